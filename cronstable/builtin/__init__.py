@@ -1,0 +1,1 @@
+"""The host's own plugins; they use cronstable.api and cronstable.leadership like any other."""

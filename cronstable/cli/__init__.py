@@ -1,0 +1,6 @@
+"""The command line; each command imports what it needs when it runs."""
+
+
+def main() -> int:
+    """Placeholder."""
+    return 0

@@ -1,0 +1,37 @@
+"""Time as the core sees it: two readings, taken by somebody else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Seconds: TypeAlias = float
+"""A duration in seconds."""
+
+EpochSeconds: TypeAlias = int
+"""A scheduled time T: whole seconds since the Unix epoch, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One reading of both clocks of a node.
+
+    ``wall``: seconds since the Unix epoch, UTC; it may step in either direction.
+    ``boot``: seconds on a clock that never steps and counts suspend (CLOCK_BOOTTIME where there is one);
+    its origin means nothing, and readings of two hosts cannot be compared.
+    """
+
+    wall: float
+    boot: float
+
+
+class Clock(Protocol):
+    """The only source of time. The daemon has a real one, tests a virtual one."""
+
+    def now(self) -> Instant:
+        """Read both clocks at once."""
+        ...
+
+    async def sleep(self, seconds: Seconds) -> None:
+        """Return after at least ``seconds`` have passed on the boot clock (negative: at once)."""
+        ...

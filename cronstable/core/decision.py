@@ -1,0 +1,119 @@
+"""The decision record: why a job ran, was skipped or waits, for one scheduled time on one node (DESIGN 4, 'Why')."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TypeAlias
+
+from cronstable.core.clock import EpochSeconds
+
+Evidence: TypeAlias = Mapping[str, "str | int | float | bool | None"]
+
+
+class Verdict(StrEnum):
+    """What was decided for one occurrence on one node."""
+
+    RUN = "run"
+    SKIP = "skip"
+    DEFER = "defer"
+
+
+class Reason(StrEnum):
+    """Why. The values are public: they appear in the API, in metrics and in ``cronstable why``."""
+
+    NO_ELECTION = "no-election"
+    EVERY_NODE = "every-node"
+    LEADER = "leader"
+    OWNER = "owner"
+    AVAILABLE = "available"
+    MANAGER_ABSENT = "manager-absent"
+    MANUAL = "manual"
+    NOT_LEADER = "not-leader"
+    NOT_OWNER = "not-owner"
+    NO_QUORUM = "no-quorum"
+    CONFLICT = "conflict"
+    CONVERGING = "converging"
+    DEADLINE_PASSED = "deadline-passed"
+    GATE_ERROR = "gate-error"
+    CONCURRENCY_FORBID = "concurrency-forbid"
+    PAUSED = "paused"
+    DISABLED = "disabled"
+    STOPPING = "stopping"
+    LATE_RESYNC = "late-resync"
+    REBOOT_DEFERRED = "reboot-deferred"
+    REBOOT_ALREADY_RAN = "reboot-already-ran"
+    START_FAILED = "start-failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict with its reason and the facts that led to it."""
+
+    verdict: Verdict
+    reason: Reason
+    evidence: Evidence = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """The decision of ``node`` about ``job`` at scheduled time ``scheduled_at`` (None: a manual or @reboot run).
+
+    ``provisional``: may be replaced by a later record for the same occurrence (a DEFER always is).
+    ``run_id``: the run that was started, for verdict RUN.
+    """
+
+    node: str
+    job: str
+    scheduled_at: EpochSeconds | None
+    decided_at: float
+    decision: Decision
+    run_id: str | None = None
+    provisional: bool = False
+
+
+class DecisionRing:
+    """A bounded memory of decision records, oldest dropped first.
+
+    One terminal record per (job, T): adding a second replaces a provisional one and is ignored otherwise
+    (invariant O1). Records without a T are all kept.
+    """
+
+    def __init__(self, capacity: int = 10_000) -> None:
+        if capacity < 1:
+            raise ValueError("a decision ring needs a capacity of at least 1")
+        self._capacity = capacity
+        self._records: OrderedDict[tuple[str, EpochSeconds | None, int], DecisionRecord] = OrderedDict()
+        self._serial = 0
+
+    def add(self, record: DecisionRecord) -> bool:
+        """Remember ``record``; False when a terminal record for the occurrence is already there."""
+        if record.scheduled_at is None:
+            self._serial += 1
+            key = (record.job, None, self._serial)
+        else:
+            key = (record.job, record.scheduled_at, 0)
+            old = self._records.get(key)
+            if old is not None and not old.provisional:
+                return False
+        self._records[key] = record
+        while len(self._records) > self._capacity:
+            self._records.popitem(last=False)
+        return True
+
+    def get(self, job: str, scheduled_at: EpochSeconds) -> DecisionRecord | None:
+        """The record of one occurrence, if it is still remembered."""
+        return self._records.get((job, scheduled_at, 0))
+
+    def for_job(self, job: str) -> Iterator[DecisionRecord]:
+        """All remembered records of ``job``, newest first."""
+        return (r for r in reversed(self._records.values()) if r.job == job)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[DecisionRecord]:
+        return iter(reversed(self._records.values()))

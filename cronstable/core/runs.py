@@ -1,0 +1,85 @@
+"""Runs: what is asked to start, what lives, and what came out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cronstable.core.clock import EpochSeconds, Seconds
+
+LAUNCH_FAILED = 127
+"""The synthetic exit code of a command that could not be started (reference 2)."""
+EXECUTION_TIMEOUT = -100
+"""The synthetic exit code of a run ended by ``executionTimeout`` (reference 2)."""
+
+
+class Outcome(StrEnum):
+    """How a run ended, as shown in its history."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+    SKIPPED = "skipped"
+
+
+class Trigger(StrEnum):
+    """What asked for a run."""
+
+    SCHEDULE = "schedule"
+    REBOOT = "reboot"
+    MANUAL = "manual"
+    RETRY = "retry"
+    CATCHUP = "catchup"
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """Which run this is: one attempt at one occurrence of one job.
+
+    ``run_id`` is unique; ``scheduled_at`` is None for manual and @reboot runs; ``attempt`` counts from 0.
+    """
+
+    run_id: str
+    job: str
+    scheduled_at: EpochSeconds | None
+    attempt: int = 0
+    trigger: Trigger = Trigger.SCHEDULE
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """A run whose process lives. ``started_at``: wall seconds."""
+
+    key: RunKey
+    pid: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run that is over, or an occurrence that was skipped (then only ``skip_reason`` and the times are set).
+
+    ``stdout``/``stderr``: what was kept of the captured output (``saveLimit``), None when not captured.
+    """
+
+    key: RunKey
+    outcome: Outcome
+    exit_code: int | None
+    started_at: float | None
+    finished_at: float
+    duration: Seconds | None
+    fail_reason: str | None = None
+    skip_reason: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a run's output. ``number`` counts from 1 over both streams; ``at`` is wall seconds."""
+
+    number: int
+    stream: str
+    text: str
+    at: float

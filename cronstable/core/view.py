@@ -1,0 +1,103 @@
+"""What a node believes about its cluster at one instant: an immutable snapshot, no I/O behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class PeerStatus(StrEnum):
+    """The status of one gossip peer (reference 12.1)."""
+
+    UNKNOWN = "unknown"
+    AGREED = "agreed"
+    SYNCING = "syncing"
+    DRIFTED = "drifted"
+    UNREACHABLE = "unreachable"
+    UNTRUSTED = "untrusted"
+    SELF = "self"
+    CONFLICT = "conflict"
+
+
+UNKNOWN: Final = PeerStatus.UNKNOWN
+AGREED: Final = PeerStatus.AGREED
+SYNCING: Final = PeerStatus.SYNCING
+DRIFTED: Final = PeerStatus.DRIFTED
+UNREACHABLE: Final = PeerStatus.UNREACHABLE
+UNTRUSTED: Final = PeerStatus.UNTRUSTED
+SELF: Final = PeerStatus.SELF
+CONFLICT: Final = PeerStatus.CONFLICT
+
+SINGLE_LEADER: Final = "single-leader"
+SPREAD: Final = "spread"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerView:
+    """One configured peer as last observed; the fields of ``peers[]`` in GET /cluster (reference 7.4).
+
+    ``last_seen``: wall seconds of the last successful exchange.
+    """
+
+    host: str
+    status: PeerStatus
+    node_name: str | None = None
+    job_set_id: str | None = None
+    last_seen: float | None = None
+    last_error: str | None = None
+    mismatch_streak: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """The ``lease`` block of GET /cluster. ``fields``: the backend's own constant entries, such as ``path``.
+
+    ``holder``: the display name of the holder, its token stripped. ``expiry``: wall seconds, where known.
+    """
+
+    identity: str
+    holder: str | None
+    expiry: float | None
+    fence: int | None
+    fields: tuple[tuple[str, str | int | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """A node's view of its cluster; everything the gate and GET /cluster need.
+
+    ``leader``: display name of the elected leader, None when not quorate or under spread.
+    ``available``: the never-skip answer for PreferLeader in single-leader mode (reference 3.5, 6.6).
+    ``settled``: False while a fresh gossip view converges (6.9); lease views are always settled.
+    ``owners``: under spread, the names whose rendezvous winner owns a Leader job; empty without quorum.
+    ``available_owners``: the same for PreferLeader, quorum ignored.
+    ``deadline``: boot seconds until which ``is_leader`` may be acted on; None when no deadline applies.
+    """
+
+    backend: str
+    node_name: str
+    job_set_id: str
+    cluster_size: int = 1
+    quorum: int = 1
+    elect_leader: bool = True
+    distribution: str = SINGLE_LEADER
+    quorate: bool = False
+    leader: str | None = None
+    is_leader: bool = False
+    available: bool = False
+    settled: bool = True
+    conflict_names: tuple[str, ...] = ()
+    conflicting_sizes: tuple[int, ...] = ()
+    conflicting_policies: tuple[str, ...] = ()
+    candidates_truncated: int = 0
+    peers: tuple[PeerView, ...] = ()
+    owners: tuple[str, ...] = ()
+    available_owners: tuple[str, ...] = ()
+    deadline: float | None = None
+    lease: LeaseView | None = None
+
+    @property
+    def conflict(self) -> bool:
+        """True when any of the three conflicts closes the Leader gate."""
+        return bool(self.conflict_names or self.conflicting_sizes or self.conflicting_policies)

@@ -1,0 +1,1 @@
+"""The plugin contracts (descriptors, protocols, hooks) and the machinery that finds plugins."""

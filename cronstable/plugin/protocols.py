@@ -1,0 +1,487 @@
+"""The contracts between the host and what plugins provide. Signatures only; the documentation is the contract."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+from cronstable.core.clock import Clock, EpochSeconds, Seconds
+from cronstable.core.events import Event
+from cronstable.core.job import Job, Json
+from cronstable.core.runs import Line, LiveRun, RunRecord
+from cronstable.core.store import Appended, Grant, Holder, Observation, Seen
+from cronstable.core.view import ClusterView
+
+if TYPE_CHECKING:
+    import ssl
+
+T = TypeVar("T")
+
+
+# -- seams ------------------------------------------------------------------------------------------------------------
+
+
+class Rng(Protocol):
+    """Randomness for jitter; never for secrets or identity."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+        ...
+
+
+class Ids(Protocol):
+    """Unguessable identifiers: tokens, nonces, run ids."""
+
+    def token(self, nbytes: int = 6) -> str:
+        """``nbytes`` of fresh randomness as lower-case hex."""
+        ...
+
+
+class Threads(Protocol):
+    """Blocking calls off the event loop."""
+
+    async def run(self, call: Callable[[], T], *, timeout: Seconds, lane: str = "default") -> T:
+        """Run ``call`` in a thread and return its result.
+
+        Raises ``TimeoutError`` when it does not end within ``timeout`` seconds. The call is then abandoned, not stopped
+        (a hung mount cannot be interrupted), and may still take effect. A lane runs a few calls at once; while it
+        is full of hung calls, new ones time out without having started.
+        """
+        ...
+
+
+class FileSystem(Protocol):
+    """The calls of ``os`` that stores use, under their own names. Blocking: call them through ``Threads``."""
+
+    def open(self, path: str, flags: int, mode: int = 0o600) -> int: ...
+    def read(self, fd: int, n: int) -> bytes: ...
+    def write(self, fd: int, data: bytes) -> int: ...
+    def fsync(self, fd: int) -> None: ...
+    def close(self, fd: int) -> None: ...
+    def lock(self, fd: int) -> bool:
+        """Take an exclusive advisory lock without waiting; False when another descriptor has it."""
+        ...
+
+    def unlock(self, fd: int) -> None: ...
+    def replace(self, source: str, target: str) -> None: ...
+    def link(self, source: str, target: str) -> None: ...
+    def unlink(self, path: str) -> None: ...
+    def makedirs(self, path: str, mode: int = 0o700) -> None: ...
+    def listdir(self, path: str) -> list[str]: ...
+    def mtime(self, path: str) -> float: ...
+    def mounts(self) -> str | None:
+        """The text of /proc/self/mounts, or None where there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """A complete answer; ``headers`` have lower-case names."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class Http(Protocol):
+    """An HTTP client. Proxies and credentials of the environment are not used, redirects are not followed."""
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        content: bytes = b"",
+        timeout: Seconds,
+        tls: ssl.SSLContext | None = None,
+    ) -> HttpResponse:
+        """One exchange. Raises ``OSError`` (which ``TimeoutError`` is) when no complete answer came in time."""
+        ...
+
+
+class Started(Protocol):
+    """What a ``run`` coroutine is given to say that it is ready (an ``anyio.abc.TaskStatus``)."""
+
+    def started(self, value: None = None) -> None:
+        """Ready: whoever started this may go on."""
+        ...
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who asked: ``label`` for the log, ``channel`` such as ``api``, ``cli`` or ``signal``."""
+
+    label: str
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun:
+    """Start a job now. Never gated by the cluster; ``concurrencyPolicy`` is obeyed."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRun:
+    """End all living runs of a job; they are neither reported nor retried."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Skip scheduled runs of a job until ``until`` (wall seconds)."""
+
+    job: str
+    until: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """End a pause."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Stop as on SIGTERM."""
+
+
+Command: TypeAlias = StartRun | CancelRun | Pause | Resume | Shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It was done. ``detail``: the run id, or how many instances were cancelled."""
+
+    detail: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoSuchJob:
+    """There is no job of that name."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It was not done, for a reason that the caller can be told."""
+
+    reason: str
+
+
+CommandOutcome: TypeAlias = Done | NoSuchJob | Refused
+
+
+# -- the host ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadHealth:
+    """How the last read of the configuration went. ``at``, ``last_success``: wall seconds."""
+
+    ok: bool
+    at: float
+    last_success: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostSnapshot:
+    """The daemon at one instant. All mappings are immutable; ``jobs`` is in configuration order.
+
+    ``next_fires``: job name to T of the next occurrence, None when there is none; @reboot and disabled jobs are absent.
+    ``history``: finished runs and skips of a job, oldest first, at most 20.
+    ``cluster_configured``: the configuration has a ``cluster`` section; ``election_configured``: and it elects.
+    ``cluster``: the view, None when there is no section or its backend failed to start (then ``cluster_error``).
+    ``ready``: configuration loaded and every configured backend started or given up on.
+    ``stopping``: a shutdown is under way.
+    """
+
+    version: str
+    node_name: str
+    at: float
+    started_at: float
+    jobs: Mapping[str, Job]
+    live: Mapping[str, tuple[LiveRun, ...]]
+    next_fires: Mapping[str, EpochSeconds | None]
+    history: Mapping[str, tuple[RunRecord, ...]]
+    job_set_id: str
+    reload: ReloadHealth
+    cluster_configured: bool = False
+    election_configured: bool = False
+    cluster: ClusterView | None = None
+    cluster_error: str | None = None
+    reboot_pending: frozenset[str] = frozenset()
+    reboot_ran: frozenset[str] = frozenset()
+    paused: Mapping[str, Pause] = field(default_factory=lambda: MappingProxyType({}))
+    ready: bool = True
+    stopping: bool = False
+
+
+class Host(Protocol):
+    """What every factory is given. A wish for a private door is a change to this list and an ADR."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def rng(self) -> Rng: ...
+    @property
+    def ids(self) -> Ids: ...
+    @property
+    def log(self) -> logging.Logger: ...
+    @property
+    def fs(self) -> FileSystem: ...
+    @property
+    def http(self) -> Http: ...
+    @property
+    def threads(self) -> Threads: ...
+
+    def snapshot(self) -> HostSnapshot:
+        """The daemon as it is now. Cheap: no I/O and no waiting."""
+        ...
+
+    def events(self, *kinds: type[Event]) -> AsyncIterator[Event]:
+        """Events of these kinds (none named: all), from the moment iteration begins.
+
+        A consumer that falls behind by more than 1,000 events loses the oldest, which is logged.
+        """
+        ...
+
+    def output(self, run_id: str, after: int = 0) -> AsyncIterator[Line]:
+        """Lines of a run with ``number`` above ``after``, live, ending when the run's output ends."""
+        ...
+
+    async def do(self, command: Command, by: Actor) -> CommandOutcome:
+        """Carry out a command; it is logged with its actor."""
+        ...
+
+    def publish(self, fleet: FleetReport) -> None:
+        """Replace what is known of the other nodes (gossip and the observability mesh)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReport:
+    """Other nodes' run summaries as received; display only."""
+
+    source: str
+    nodes: tuple[Mapping[str, Json], ...]
+
+
+# -- what plugins provide ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionContext:
+    """The ``cluster`` section as an election factory needs it.
+
+    ``settings``: what the descriptor's ``parse`` returned. ``cluster``: the whole validated section.
+    ``job_set_id``: call it for the live id. ``connect_timeout`` in seconds.
+    """
+
+    backend: str
+    node_name: str
+    settings: object
+    cluster: Mapping[str, Json]
+    job_set_id: Callable[[], str]
+    connect_timeout: Seconds = 10.0
+    elect_leader: bool = True
+    distribution: str = "single-leader"
+
+
+@runtime_checkable
+class Election(Protocol):
+    """Decides who leads. Full control; a plain lease backend uses ``LeaseBackend`` instead.
+
+    May also have ``reboot_ran(job) -> bool`` and ``mark_reboot_ran(job)`` (see ``RebootLedger``).
+    """
+
+    def view(self) -> ClusterView:
+        """One immutable snapshot for this very instant; no I/O, no waiting, never raises."""
+        ...
+
+    async def run(self, host: Host, *, task_status: Started) -> None:
+        """Elect until cancelled, then let go of leadership within a deadline of its own.
+
+        Call ``task_status.started()`` after one bounded round, so that the first view is real. Raising before that
+        is a failed start: the node then has no manager and its Leader jobs fail closed.
+        """
+        ...
+
+
+@runtime_checkable
+class RebootLedger(Protocol):
+    """Optional side of an ``Election``: which deferred @reboot jobs have run in this cluster."""
+
+    def reboot_ran(self, job: str) -> bool | None:
+        """True: it ran; False: it surely did not; None: not known yet, ask again."""
+        ...
+
+    async def mark_reboot_ran(self, job: str) -> bool:
+        """Record the run before it starts. False: another node was first, or it could not be recorded."""
+        ...
+
+
+class LeaseStore(Protocol):
+    """One lease in a shared store. Four coroutines; the host owns cadence, deadlines and judgement.
+
+    Each call may be cancelled at its deadline. Only ``StoreUnavailable`` may be raised.
+    """
+
+    async def acquire(self, me: Holder, ttl: Seconds, *, nonce: str, over: Seen | None = None) -> Observation:
+        """Try to become the holder, in one atomic step; leave ``nonce`` as the mark of this write.
+
+        ``over`` None: only if nobody holds the lease. ``over`` given: the host judged this record's holder dead; take
+        its place only if the record still stands exactly so (compare-and-swap on ``mark``).
+        Returns ``Held`` with a fence above every earlier one, or what stands in the way. The grant's ``ttl`` may be
+        less than asked.
+        """
+        ...
+
+    async def renew(self, grant: Grant, *, nonce: str) -> Observation:
+        """Extend the term, in one atomic step, only if the record is still ``grant``'s own (``grant.owns``).
+
+        ``Held`` with ``nonce`` as the new mark, or what stands there instead. Never acquires.
+        """
+        ...
+
+    async def observe(self) -> Observation:
+        """What stands in the store, read afresh; never ``Held``. May wait for a change (a watch, a long poll)."""
+        ...
+
+    async def release(self, grant: Grant, returned: Sequence[str]) -> None:
+        """Let go at once if the lease is still ours, keeping the fence; ``returned`` run ids go into the same write."""
+        ...
+
+
+@runtime_checkable
+class ClaimLog(Protocol):
+    """Optional side of a ``LeaseStore``, capability OCCURRENCE_CLAIMS: numbered appends bound to a term."""
+
+    async def append(self, grant: Grant, number: int, record: bytes) -> Appended:
+        """Create record ``number`` only if it is absent and only while the term of ``grant`` holds."""
+        ...
+
+    async def read(self, number: int) -> bytes | None:
+        """Record ``number``, None when there is none."""
+        ...
+
+    async def put_entry(self, entry: bytes) -> None:
+        """Replace this process's entry of unfinished runs."""
+        ...
+
+    async def entries(self) -> Sequence[bytes]:
+        """The entries of all processes."""
+        ...
+
+
+@runtime_checkable
+class RebootMarks(Protocol):
+    """Optional side of a ``LeaseStore``, capability REBOOT_MARKS: @reboot runs, remembered per job-set id."""
+
+    async def reboot_marks(self, job_set_id: str) -> frozenset[str]:
+        """Names of the jobs marked under this id."""
+        ...
+
+    async def mark_reboot(self, grant: Grant, job_set_id: str, job: str, *, nonce: str) -> bool:
+        """Create the mark; True only when this very call (this nonce) created it."""
+        ...
+
+
+class Service(Protocol):
+    """A long-running companion of the daemon: web API, metrics, a mesh."""
+
+    async def run(self, host: Host, *, task_status: Started) -> None:
+        """Serve until cancelled; ``task_status.started()`` once ready. An exception is logged, never fatal."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A job report. ``event``: which hook of the job it comes from."""
+
+    event: Literal["onFailure", "onPermanentFailure", "onSuccess", "onLate"]
+    job: Job
+    record: RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """This node gained or lost leadership."""
+
+    node: str
+    is_leader: bool
+    leader: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumLoss:
+    """This node ceased to be quorate."""
+
+    node: str
+    at: float
+    detail: str = ""
+
+
+Message: TypeAlias = Report | LeaderChange | QuorumLoss
+
+
+class Notifier(Protocol):
+    """Tells somebody. Called off the scheduling path, one message at a time and in order per job."""
+
+    async def send(self, message: Message) -> None:
+        """Deliver or raise; the host bounds the time, logs and counts failures."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document with the version that a compare-and-swap needs."""
+
+    data: bytes
+    version: str
+
+
+class StateStore(Protocol):
+    """Durable state: append-only streams of records, documents with compare-and-swap, leases."""
+
+    async def append(self, stream: str, record: bytes) -> None:
+        """Add an immutable record; durable once this returns."""
+        ...
+
+    async def read(self, stream: str, limit: int | None = None) -> Sequence[bytes]:
+        """Records oldest first; ``limit`` keeps the newest."""
+        ...
+
+    async def get(self, document: str) -> Document | None:
+        """A document, None when there is none."""
+        ...
+
+    async def put(self, document: str, data: bytes, expect: str | None) -> Document | None:
+        """Write if the version is ``expect`` (None: only if absent); None when it was not."""
+        ...
+
+    async def list(self, prefix: str) -> Sequence[str]:
+        """Names of streams and documents under ``prefix``, sorted."""
+        ...
+
+    async def trim(self, stream: str, keep: int) -> None:
+        """Drop the oldest records beyond ``keep``."""
+        ...
+
+    def lease(self, name: str) -> LeaseStore:
+        """A named lease with monotonic fences."""
+        ...
