@@ -93,7 +93,7 @@ class DecisionRing:
         """Remember ``record``; False when a terminal record for the occurrence is already there."""
         if record.scheduled_at is None:
             self._serial += 1
-            key = (record.job, None, self._serial)
+            key: tuple[str, EpochSeconds | None, int] = (record.job, None, self._serial)
         else:
             key = (record.job, record.scheduled_at, 0)
             old = self._records.get(key)
