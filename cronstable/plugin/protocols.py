@@ -322,6 +322,15 @@ class Election(Protocol):
 
 
 @runtime_checkable
+class Observable(Protocol):
+    """Optional side of an ``Election``: announces that its view changed, so that nobody has to poll for it."""
+
+    async def wait_change(self) -> None:
+        """Return once the view may have changed since this was called; spurious returns are fine."""
+        ...
+
+
+@runtime_checkable
 class RebootLedger(Protocol):
     """Optional side of an ``Election``: which deferred @reboot jobs have run in this cluster."""
 
