@@ -343,6 +343,15 @@ class RebootLedger(Protocol):
         ...
 
 
+@runtime_checkable
+class Observable(Protocol):
+    """Optional side of an ``Election``: tells at once that ``view()`` answers differently now."""
+
+    async def wait_change(self) -> None:
+        """Return after the next change of leadership, quorum or known leader. A wake-up without one is allowed."""
+        ...
+
+
 class LeaseStore(Protocol):
     """One lease in a shared store. Four coroutines; the host owns cadence, deadlines and judgement.
 
@@ -355,7 +364,8 @@ class LeaseStore(Protocol):
         ``over`` None: only if nobody holds the lease. ``over`` given: the host judged this record's holder dead; take
         its place only if the record still stands exactly so (compare-and-swap on ``mark``).
         Returns ``Held`` with a fence above every earlier one, or what stands in the way. The grant's ``ttl`` may be
-        less than asked.
+        less than asked. The record must be this holder's to renew from then on, also through a grant that the host
+        rebuilt from a ``Seen`` of it (``data`` is None then): that is how a lost answer is made good.
         """
         ...
 
