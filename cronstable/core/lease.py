@@ -1,0 +1,664 @@
+"""The lease state machine: ``step(state, event, now) -> (state, commands)``.
+
+One process's side of one lease. The driver reads the clock, carries out the one request a ``Ready`` yields, and feeds
+the answer back; nothing here waits, reads a clock or draws a random number. All instants are boot seconds
+of the node's own suspend-counting clock unless they are called wall.
+
+The rules that keep two nodes from leading at once (reference 3.5, claims 9 and 10):
+
+- A term may be acted on until the instant BEFORE its last landed write was sent, plus the granted ttl, minus a margin.
+- A failure, a late answer or an unknown outcome never extends it. A read never starts it, whoever's name it bears.
+- Every write leaves a nonce. Our token with a nonce that we never sent is a clone of this process: step down, and take
+  a new token.
+- A record is taken over when it stood still for the ttl its holder stored, on our own clock, and the wall expiry has
+  passed (or it stood still for twice as long). The write itself is a compare-and-swap on what was seen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, TypeAlias, assert_never
+
+from cronstable.core.clock import Instant, Seconds
+from cronstable.core.store import Grant, Held, Holder, LeaseRecord, Observation, Seen, Unreadable, Vacant
+
+LONGEST_STORED_TTL: Final = 3600.0
+"""Seconds. A stored ttl above this (and above our own) is an accident or an edit: it is honoured for this long only."""
+
+CHALLENGER_MARGIN: Final = 1.0
+"""Seconds past a record's wall expiry before a challenger acts on it."""
+
+RETRY_AT_LEAST: Final = 0.5
+"""Seconds between requests to a store that fails: at most two a second (L4)."""
+
+RETRY_AT_MOST: Final = 2.0
+REMEMBERED_NONCES: Final = 32
+LATE: Final = "the answer came after its deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """The cadence and the deadlines of one lease, in seconds.
+
+    ``renew_every``: from one renewal's send to the next. ``round_deadline``: what one round may take, retries included.
+    ``op_timeout``: one request. ``poll``: between observations while waiting. ``watch``: how long the store's
+    ``observe`` may wait for a change before it answers (0: it answers at once). ``margin``: how long before the granted
+    ttl ends the holder stops. ``floor``: a granted ttl below this closes leadership.
+    """
+
+    ttl: Seconds
+    renew_every: Seconds
+    round_deadline: Seconds
+    op_timeout: Seconds
+    poll: Seconds = 0.3
+    watch: Seconds = 0.0
+    margin: Seconds = 1.0
+    floor: Seconds = 3.0
+
+    def __post_init__(self) -> None:
+        for name in ("ttl", "renew_every", "round_deadline", "op_timeout", "poll"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be a positive number of seconds, not {value}")
+        if self.renew_every >= self.ttl - self.margin:
+            raise ValueError("renew_every must be less than ttl - margin, or leadership lapses between renewals")
+
+    @classmethod
+    def for_ttl(cls, ttl: Seconds, connect_timeout: Seconds = 10.0) -> LeaseTiming:
+        """The filesystem and etcd cadence of reference 3.5; ``ttl`` at least 3."""
+        renew = max(1.0, ttl / 3)
+        deadline = max(1.0, ttl - renew - 1)
+        return cls(
+            ttl=ttl,
+            renew_every=renew,
+            round_deadline=deadline,
+            op_timeout=min(connect_timeout, max(0.5, deadline / 4)),
+        )
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The driver is idle. ``nonce`` and ``token`` are fresh and unguessable, ``jitter`` is in [0, 1)."""
+
+    nonce: str
+    token: str
+    jitter: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The store answered the request in flight. ``observation`` is None for a release."""
+
+    observation: Observation | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request in flight gave no usable answer: it may have landed all the same."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The observation in flight was ended by us because something else is due. It says nothing about the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Let go. A request in flight was abandoned."""
+
+
+Event: TypeAlias = Ready | Answered | Failed | Cut | Tick | Stop
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Ask the store for the lease; an answer after ``by`` is worthless."""
+
+    me: Holder
+    ttl: Seconds
+    nonce: str
+    over: Seen | None
+    by: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Extend ``grant``."""
+
+    grant: Grant
+    nonce: str
+    by: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Read the lease. ``cut``: end the request then without holding it against the store, something else is due."""
+
+    by: float
+    cut: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let go of ``grant``, best effort."""
+
+    grant: Grant
+    by: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ask again at ``until``."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Nothing is left to do after ``Stop``."""
+
+
+class Loss(StrEnum):
+    """Why leadership ended."""
+
+    TAKEN = "another node holds the lease"
+    VANISHED = "the lease is gone from the store"
+    CLONED = "another process writes under our token (a cloned machine?)"
+    DEADLINE = "the deadline passed without a renewal"
+    SHORT_TTL = "the store grants too short a ttl"
+    STOPPED = "stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class Gained:
+    """This process leads, until ``deadline``."""
+
+    fence: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """This process no longer leads."""
+
+    reason: Loss
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Contact with the store began or ended."""
+
+    quorate: bool
+
+
+class Level(StrEnum):
+    """How loud a ``Note`` is."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something an operator should read. ``kind`` is constant per sort of note, for rate limiting."""
+
+    kind: str
+    level: Level
+    text: str
+
+
+Request: TypeAlias = Acquire | Renew | Observe | Release
+Command: TypeAlias = Request | Wait | Finished | Gained | Lost | Quorum | Note
+
+
+# -- state ------------------------------------------------------------------------------------------------------------
+
+
+class Phase(StrEnum):
+    """Where the life of a process's side of the lease stands."""
+
+    RUNNING = "running"
+    STOPPING = "stopping"
+    LOOKED = "looked"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A foreign record and since when (the end of the first read that showed it) it has stood unchanged."""
+
+    record: LeaseRecord
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The one request under way. ``sent`` was read before it left."""
+
+    request: Request
+    sent: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseState:
+    """Everything a process knows of its lease. Build it with ``initial``; only ``step`` makes the next one.
+
+    ``grant``: the term that is ours as far as we know, renewable although perhaps not to be acted on.
+    ``deadline``: until when that term may be acted on. ``quorum_until``: until when the last contact counts.
+    ``holder``: the last one known, None when the store said there is none or was never heard.
+    ``vacant``, ``vacant_since``: that nobody holds it, and from when on it may be taken. ``doubt``: when it was last
+    unreadable, until it reads again. ``unsettled``: nonces of acquisitions whose fate is unknown. ``leading`` and
+    ``quorate``: as last announced.
+    """
+
+    me: Holder
+    timing: LeaseTiming
+    expires_itself: bool = False
+    phase: Phase = Phase.RUNNING
+    grant: Grant | None = None
+    deadline: float | None = None
+    quorum_until: float | None = None
+    holder: Holder | None = None
+    expiry: float | None = None
+    fence: int | None = None
+    standing: Standing | None = None
+    vacant_since: float | None = None
+    vacant: Vacant | None = None
+    doubt: float | None = None
+    unsettled: tuple[str, ...] = ()
+    in_flight: InFlight | None = None
+    next_at: float = -math.inf
+    retry_due: bool = False
+    failures: int = 0
+    rekey: bool = False
+    short_ttl: bool = False
+    loss: Loss | None = None
+    leading: bool = False
+    quorate: bool = False
+
+
+def initial(me: Holder, timing: LeaseTiming, *, expires_itself: bool = False) -> LeaseState:
+    """A process that has not asked yet. ``expires_itself``: the store removes a dead holder's record on its own."""
+    return LeaseState(me=me, timing=timing, expires_itself=expires_itself)
+
+
+# -- queries: pure comparisons, nothing cached ------------------------------------------------------------------------
+
+
+def is_quorate(state: LeaseState, boot: float) -> bool:
+    """The store answered within the last ttl."""
+    return state.quorum_until is not None and boot < state.quorum_until
+
+
+def is_leader(state: LeaseState, boot: float) -> bool:
+    """This process may act as leader at this instant."""
+    return (
+        state.phase is Phase.RUNNING
+        and state.grant is not None
+        and state.deadline is not None
+        and boot < state.deadline
+        and is_quorate(state, boot)
+    )
+
+
+def available(state: LeaseState, boot: float) -> bool:
+    """The never-skip answer for PreferLeader (reference 3.5): run unless another node is known to lead."""
+    return not is_quorate(state, boot) or state.grant is not None or state.holder is None
+
+
+def leader_name(state: LeaseState, boot: float) -> str | None:
+    """The display name of the leader: ours while we lead, another's while it is known and we are quorate."""
+    if not is_quorate(state, boot):
+        return None
+    if is_leader(state, boot):
+        return state.me.name
+    if state.grant is not None or state.holder is None:
+        return None
+    return state.holder.name
+
+
+def next_change(state: LeaseState, boot: float) -> float | None:
+    """When an answer of this section changes although no event comes: the next deadline ahead."""
+    ahead = [at for at in (state.deadline, state.quorum_until) if at is not None and at > boot]
+    return min(ahead, default=None)
+
+
+def stored_ttl(record: LeaseRecord, timing: LeaseTiming) -> Seconds:
+    """How long ``record`` must stand still: the ttl its holder stored, within bounds; ours when it stored none."""
+    ttl = record.ttl
+    if math.isnan(ttl) or ttl <= 0:
+        return timing.ttl
+    return min(max(ttl, timing.floor), max(LONGEST_STORED_TTL, timing.ttl))
+
+
+def takeover_at(state: LeaseState, now: Instant) -> float | None:
+    """The boot instant at which the standing record may be taken over, None when it never may."""
+    standing = state.standing
+    if standing is None or state.expires_itself:
+        return None
+    ttl = stored_ttl(standing.record, state.timing)
+    still = standing.since + ttl
+    if standing.record.expires_at is None:
+        return still
+    if not math.isfinite(standing.record.expires_at):
+        return standing.since + 2 * ttl
+    expired = now.boot + max(0.0, standing.record.expires_at + CHALLENGER_MARGIN - now.wall)
+    return max(still, min(expired, standing.since + 2 * ttl))
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+Result: TypeAlias = tuple[LeaseState, tuple[Command, ...]]
+
+
+def step(state: LeaseState, event: Event, now: Instant) -> Result:
+    """Take in one event. At most one ``Request``, ``Wait`` or ``Finished`` comes out, and only for ``Ready``."""
+    match event:
+        case Ready():
+            after, commands = _ready(state, event, now)
+        case Answered(observation):
+            after, commands = _answered(state, observation, now)
+        case Failed(detail):
+            after, commands = _failed(state, detail, now)
+        case Cut():
+            after, commands = replace(state, in_flight=None, next_at=now.boot), ()
+        case Tick():
+            after, commands = state, ()
+        case Stop():
+            after, commands = _stop(state)
+        case _:
+            assert_never(event)
+    return _announce(after, commands, now)
+
+
+def _announce(state: LeaseState, commands: tuple[Command, ...], now: Instant) -> Result:
+    leading, quorate = is_leader(state, now.boot), is_quorate(state, now.boot)
+    notices: list[Command] = []
+    if quorate != state.quorate:
+        notices.append(Quorum(quorate))
+    if leading and not state.leading and state.grant is not None and state.deadline is not None:
+        notices.append(Gained(state.grant.fence, state.deadline))
+    elif state.leading and not leading:
+        notices.append(Lost(state.loss or Loss.DEADLINE))
+    return replace(state, leading=leading, quorate=quorate, loss=None), (*notices, *commands)
+
+
+def _ready(state: LeaseState, event: Ready, now: Instant) -> Result:
+    if state.in_flight is not None:
+        raise ValueError("Ready while a request is in flight: the driver asks one thing at a time")
+    if state.phase is not Phase.RUNNING:
+        return _wind_down(state, now)
+    if state.rekey:
+        state = replace(state, me=Holder(state.me.name, event.token), rekey=False, unsettled=())
+    if state.retry_due:
+        # Jitter is drawn here, where the driver brings it, and once per failure.
+        state = replace(state, retry_due=False, next_at=now.boot + _retry_delay(state, event.jitter))
+    request = _due(state, event.nonce, now)
+    if isinstance(request, Wait):
+        return state, (request,)
+    return replace(state, in_flight=InFlight(request, now.boot)), (request,)
+
+
+def _retry_delay(state: LeaseState, jitter: float) -> Seconds:
+    longest = RETRY_AT_LEAST if state.grant is not None else min(RETRY_AT_MOST, state.timing.renew_every)
+    base = min(RETRY_AT_LEAST * 2.0 ** min(state.failures - 1, 8), max(RETRY_AT_LEAST, longest))
+    return base * (1 + jitter / 2)
+
+
+def _due(state: LeaseState, nonce: str, now: Instant) -> Request | Wait:
+    by = now.boot + state.timing.op_timeout
+    if state.failures == 0 and state.grant is None:
+        over = _acquirable(state, now)
+        if over is not None:
+            return Acquire(state.me, state.timing.ttl, nonce, over[0], by)
+    if now.boot < state.next_at:
+        until = state.next_at
+        if state.failures == 0 and state.grant is None:
+            until = min(until, _opens_at(state, now) or until)
+        return Wait(until)
+    if state.grant is not None:
+        return Renew(state.grant, nonce, by)
+    return Observe(by + state.timing.watch, _opens_at(state, now) if state.timing.watch > 0 else None)
+
+
+def _opens_at(state: LeaseState, now: Instant) -> float | None:
+    """When the lease can be tried for next, going by what was seen last."""
+    if state.vacant is not None:
+        return state.vacant_since
+    return takeover_at(state, now)
+
+
+def _acquirable(state: LeaseState, now: Instant) -> tuple[Seen | None] | None:
+    at = _opens_at(state, now)
+    if at is None or now.boot < at:
+        return None
+    if state.vacant is not None:
+        return (None,)
+    return (Seen(state.standing.record),) if state.standing is not None else None
+
+
+def _answered(state: LeaseState, observation: Observation | None, now: Instant) -> Result:
+    flight = state.in_flight
+    if flight is None:
+        return state, ()
+    request = flight.request
+    if isinstance(request, Release):
+        return replace(state, in_flight=None, grant=None, phase=Phase.STOPPED), ()
+    if observation is None:
+        return _failed(state, "the store answered nothing", now)
+    late = now.boot > request.by
+    match observation:
+        case Held(grant):
+            return _held(state, flight, grant, late, now)
+        case Unreadable(detail):
+            return _unreadable(state, detail, now)
+        case Seen(record):
+            after, notes = _seen(_contact(state, now), request, record, now)
+        case Vacant():
+            after, notes = _vacant(_contact(state, now), request, observation, now), ()
+        case _:
+            assert_never(observation)
+    if late:
+        # What it says against us is believed, the contact is not.
+        after = replace(after, quorum_until=state.quorum_until, failures=state.failures + 1, retry_due=True)
+        notes = (*notes, Note("round", Level.WARNING, LATE))
+    return after, notes
+
+
+def _contact(state: LeaseState, now: Instant) -> LeaseState:
+    until = now.boot + state.timing.ttl
+    return replace(state, quorum_until=until, failures=0, retry_due=False, in_flight=None)
+
+
+def _held(state: LeaseState, flight: InFlight, grant: Grant, late: bool, now: Instant) -> Result:
+    request = flight.request
+    if not isinstance(request, Acquire | Renew) or grant.nonce != request.nonce or grant.holder.token != state.me.token:
+        return _failed(state, "the store says held for a write that was not ours", now)
+    if isinstance(request, Renew) and grant.fence != request.grant.fence:
+        return _failed(state, "the store changed the fence of a term at its renewal", now)
+    notes: list[Command] = []
+    if isinstance(request, Acquire) and state.fence is not None and grant.fence <= state.fence:
+        notes.append(Note("fence", Level.ERROR, f"the fence went back from {state.fence} to {grant.fence}"))
+    known = replace(
+        state,
+        grant=replace(grant, tried=()),
+        holder=state.me,
+        fence=grant.fence,
+        expiry=grant.expires_at,
+        standing=None,
+        vacant=None,
+        doubt=None,
+        unsettled=(),
+    )
+    if late:
+        # The term is ours in the store, yet nothing says how much of it is left: renew before acting.
+        failed, more = _failed(known, LATE, now)
+        return failed, (*notes, *more)
+    granted = min(grant.ttl, state.timing.ttl)
+    usable = granted >= state.timing.floor
+    if not usable and not state.short_ttl:
+        notes.append(
+            Note("ttl", Level.WARNING, f"the store grants {granted:g} s, below {state.timing.floor:g} s: not leading")
+        )
+    if usable and state.short_ttl:
+        notes.append(Note("ttl", Level.INFO, f"the store grants {granted:g} s again"))
+    cadence = min(state.timing.renew_every, max(1.0, granted / 3)) if usable else state.timing.renew_every
+    after = replace(
+        _contact(known, now),
+        deadline=flight.sent + granted - state.timing.margin if usable else None,
+        short_ttl=not usable,
+        next_at=max(now.boot, flight.sent + cadence),
+        loss=None if usable else Loss.SHORT_TTL,
+    )
+    return after, tuple(notes)
+
+
+def _seen(state: LeaseState, request: Request, record: LeaseRecord, now: Instant) -> Result:
+    ours = record.holder.token == state.me.token
+    if state.grant is not None and isinstance(request, Renew):
+        tried = _with_tried(state.grant, request.nonce)
+        if tried.owns(record):
+            # Refused, yet it still stands as ours: a race inside the store. No loss, and no extension either.
+            return _again(replace(state, grant=tried)), (Note("round", Level.WARNING, "the store refused to renew"),)
+        state = replace(state, grant=None, deadline=None, loss=Loss.CLONED if ours else Loss.TAKEN)
+    shown = replace(state, holder=record.holder, fence=max(record.fence, state.fence or 0), expiry=record.expires_at)
+    if ours:
+        return _own_token(shown, request, record, now)
+    if isinstance(request, Acquire) and request.over is not None and _same(request.over.record, record):
+        return _again(shown), (Note("round", Level.WARNING, "the store refused a takeover of an unchanged record"),)
+    return _watching(shown, record, isinstance(request, Acquire), now), ()
+
+
+def _own_token(state: LeaseState, request: Request, record: LeaseRecord, now: Instant) -> Result:
+    """Our token in a record that we do not hold knowingly: a lost acquisition of ours, or a clone of this process."""
+    tried = (*state.unsettled, request.nonce) if isinstance(request, Acquire) else state.unsettled
+    if record.nonce in tried:
+        grant = Grant(record.holder, record.fence, record.nonce, record.ttl, record.expires_at)
+        adopted = replace(state, grant=grant, deadline=None, standing=None, vacant=None, next_at=now.boot)
+        return adopted, (Note("adopt", Level.INFO, "an acquisition without an answer had landed: renewing it"),)
+    note = Note("clone", Level.ERROR, f"{Loss.CLONED}: taking a new token")
+    return replace(_watching(state, record, isinstance(request, Acquire), now), rekey=True), (note,)
+
+
+def _watching(state: LeaseState, record: LeaseRecord, raced: bool, now: Instant) -> LeaseState:
+    standing = state.standing
+    if standing is None or not _same(standing.record, record):
+        standing = Standing(record, now.boot)
+    pause = max(RETRY_AT_LEAST, state.timing.poll) if raced else state.timing.poll
+    next_at = now.boot if state.timing.watch > 0 and not raced else now.boot + pause
+    return replace(state, standing=standing, vacant=None, doubt=None, next_at=next_at)
+
+
+def _same(one: LeaseRecord, other: LeaseRecord) -> bool:
+    return one.mark == other.mark if one.mark and other.mark else one == other
+
+
+def _vacant(state: LeaseState, request: Request, answer: Vacant, now: Instant) -> LeaseState:
+    raced = isinstance(request, Acquire)
+    return replace(
+        state,
+        grant=None,
+        deadline=None,
+        holder=None,
+        expiry=None,
+        fence=state.fence if answer.fence is None else max(answer.fence, state.fence or 0),
+        standing=None,
+        vacant=answer,
+        vacant_since=_vacancy_opens(state, answer, raced, now),
+        next_at=now.boot + state.timing.poll,
+        loss=Loss.VANISHED if state.grant is not None else None,
+    )
+
+
+def _vacancy_opens(state: LeaseState, answer: Vacant, raced: bool, now: Instant) -> float:
+    """From when on a vacant lease may be taken: at once, unless it looks deleted rather than released.
+
+    The holder of a deleted record may act on it for up to its ttl more (reference 13, row 37).
+    """
+    if state.vacant is not None and state.vacant_since is not None and not raced:
+        return state.vacant_since
+    opens = now.boot + max(RETRY_AT_LEAST, state.timing.poll) if raced else now.boot
+    if answer.fence is None and not state.expires_itself:
+        if state.standing is not None:
+            opens = now.boot + stored_ttl(state.standing.record, state.timing)
+        if state.doubt is not None:
+            opens = max(opens, state.doubt + state.timing.ttl)
+    return opens
+
+
+def _unreadable(state: LeaseState, detail: str, now: Instant) -> Result:
+    after, _ = _failed(state, detail, now)
+    text = f"the lease cannot be read, and is left alone: {detail}"
+    standing = None if state.standing is None else Standing(state.standing.record, now.boot)
+    return replace(after, standing=standing, vacant=None, doubt=now.boot), (Note("unreadable", Level.ERROR, text),)
+
+
+def _failed(state: LeaseState, detail: str, now: Instant) -> Result:
+    flight = state.in_flight
+    if flight is None:
+        return state, ()
+    after = _settle_unknown(state, flight.request)
+    if isinstance(flight.request, Release):
+        note = Note("release", Level.WARNING, f"the lease was not released and runs out by itself: {detail}")
+        return replace(after, in_flight=None, grant=None, phase=Phase.STOPPED), (note,)
+    return _again(after), (Note("round", Level.WARNING, detail),)
+
+
+def _again(state: LeaseState) -> LeaseState:
+    return replace(state, in_flight=None, failures=state.failures + 1, retry_due=True)
+
+
+def _settle_unknown(state: LeaseState, request: Request) -> LeaseState:
+    """A write without an answer may have landed: its nonce stays ours."""
+    match request:
+        case Acquire(nonce=nonce) if state.grant is None:
+            return replace(state, unsettled=(*state.unsettled, nonce)[-REMEMBERED_NONCES:], vacant=None)
+        case Renew(nonce=nonce) if state.grant is not None:
+            return replace(state, grant=_with_tried(state.grant, nonce))
+        case Acquire() | Renew() | Observe() | Release():
+            return state
+        case _:
+            assert_never(request)
+
+
+def _with_tried(grant: Grant, nonce: str) -> Grant:
+    if nonce == grant.nonce:
+        return grant
+    return replace(grant, tried=(*grant.tried, nonce)[-REMEMBERED_NONCES:])
+
+
+def _stop(state: LeaseState) -> Result:
+    if state.phase is not Phase.RUNNING:
+        return state, ()
+    if state.in_flight is not None:
+        state = replace(_settle_unknown(state, state.in_flight.request), in_flight=None)
+    return replace(state, phase=Phase.STOPPING, deadline=None, loss=Loss.STOPPED), ()
+
+
+def _wind_down(state: LeaseState, now: Instant) -> Result:
+    """After ``Stop``: release what is ours; an acquisition of unknown fate is looked for once."""
+    by = now.boot + state.timing.op_timeout
+    request: Request
+    if state.phase is not Phase.STOPPED and state.grant is not None:
+        request = Release(state.grant, by)
+    elif state.phase is Phase.STOPPING and state.unsettled:
+        state, request = replace(state, phase=Phase.LOOKED), Observe(by)
+    else:
+        return replace(state, phase=Phase.STOPPED), (Finished(),)
+    return replace(state, in_flight=InFlight(request, now.boot)), (request,)
