@@ -343,15 +343,6 @@ class RebootLedger(Protocol):
         ...
 
 
-@runtime_checkable
-class Observable(Protocol):
-    """Optional side of an ``Election``: tells at once that ``view()`` answers differently now."""
-
-    async def wait_change(self) -> None:
-        """Return after the next change of leadership, quorum or known leader. A wake-up without one is allowed."""
-        ...
-
-
 class LeaseStore(Protocol):
     """One lease in a shared store. Four coroutines; the host owns cadence, deadlines and judgement.
 
