@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from time import perf_counter
 
 import click
 
 from cronstable.plugin.manager import PluginHealth, load_plugins
+from cronstable.runtime.system import SystemClock
 
 
 @click.command("plugins")
@@ -20,7 +20,8 @@ def plugins_command(as_json: bool) -> None:
     CRONSTABLE_DISABLED_PLUGINS (names, separated by commas) leaves plugins out, CRONSTABLE_TRACE_PLUGINS=1 shows on
     stderr how each was loaded.
     """
-    found = load_plugins(os.environ, timer=perf_counter)
+    clock = SystemClock()
+    found = load_plugins(os.environ, timer=lambda: clock.now().boot)
     if as_json:
         click.echo(json.dumps([as_data(health) for health in found.health], indent=2))
     else:
