@@ -1,0 +1,95 @@
+"""The backend ``filesystem``: the probe first, then the host's lease driver over our store."""
+
+from __future__ import annotations
+
+import sys
+
+from cronstable.api import Capability, ClusterView, ElectionContext, Host, PluginError, Started
+from cronstable.leadership import LeaseBackend, LeaseTiming
+from cronstable_fs.layout import Layout
+from cronstable_fs.lease import LANE, FilesystemLeaseStore
+from cronstable_fs.probe import Findings, examine
+from cronstable_fs.settings import FilesystemSettings
+
+CAPABILITIES = frozenset({Capability.LEASE, Capability.FENCED, Capability.REBOOT_MARKS})
+
+
+def make(context: ElectionContext, host: Host) -> FilesystemElection:
+    """The factory of the descriptor. Touches no file: a mount that hangs must not hold up the start."""
+    settings = context.settings
+    if not isinstance(settings, FilesystemSettings):
+        raise PluginError(f"cronstable-fs: cluster.filesystem was not parsed by this plugin: {settings!r}")
+    return FilesystemElection(context, host, settings)
+
+
+class FilesystemElection:
+    """An ``Election`` and ``RebootLedger``: ``LeaseBackend``, started only over a directory whose locks are real."""
+
+    def __init__(
+        self, context: ElectionContext, host: Host, settings: FilesystemSettings, platform: str = sys.platform
+    ) -> None:
+        self._settings = settings
+        self._platform = platform
+        self._layout = Layout.of(settings.path, settings.deployment, settings.election)
+        self._timing = LeaseTiming.for_ttl(settings.ttl, context.connect_timeout)
+        store = FilesystemLeaseStore(
+            host,
+            self._layout,
+            settings.election,
+            ttl=settings.ttl,
+            op_timeout=self._timing.op_timeout,
+            platform=platform,
+        )
+        self._lease = LeaseBackend(
+            store,
+            context,
+            host,
+            timing=self._timing,
+            capabilities=CAPABILITIES,
+            lease_fields=(("path", settings.path), ("electionName", settings.election)),
+            describe=self._describe,
+        )
+
+    def view(self) -> ClusterView:
+        """See ``Election.view``."""
+        return self._lease.view()
+
+    async def wait_change(self) -> None:
+        """See ``LeaseBackend.wait_change``."""
+        await self._lease.wait_change()
+
+    def reboot_ran(self, job: str) -> bool | None:
+        """See ``RebootLedger.reboot_ran``."""
+        return self._lease.reboot_ran(job)
+
+    async def mark_reboot_ran(self, job: str) -> bool:
+        """See ``RebootLedger.mark_reboot_ran``."""
+        return await self._lease.mark_reboot_ran(job)
+
+    async def run(self, host: Host, *, task_status: Started) -> None:
+        """See ``Election.run``. Raises ``PluginError`` before it starts over locks that are fiction."""
+        findings = await self._examine(host)
+        where = f"cluster.backend filesystem: {self._settings.path}"
+        if findings.refusal is not None:
+            raise PluginError(
+                f"cluster.backend filesystem: refusing to elect over {self._settings.path}: {findings.refusal}"
+            )
+        for text in findings.warnings:
+            host.log.warning("%s: %s", where, text)
+        await self._lease.run(host, task_status=task_status)
+
+    async def _examine(self, host: Host) -> Findings:
+        unique, settings = host.ids.token(), self._settings
+        try:
+            return await host.threads.run(
+                lambda: examine(host.fs, host.clock, self._layout, unique, settings.topology, self._platform),
+                timeout=self._timing.round_deadline,
+                lane=LANE,
+            )
+        except TimeoutError:
+            text = f"whether its locks work could not be tried: no answer within {self._timing.round_deadline:g} s"
+            return Findings(warnings=(text,))
+
+    def _describe(self, identity: str) -> str:
+        settings = self._settings
+        return f"at {settings.path} (election={settings.election}, identity={identity}, ttl={settings.ttl:g})"

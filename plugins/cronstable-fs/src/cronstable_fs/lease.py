@@ -1,0 +1,311 @@
+"""The lease store: four coroutines over one small file and its lock (reference 4, claims.md 10 and 11)."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeAlias, TypeVar, assert_never
+
+from cronstable.api import (
+    Grant,
+    Held,
+    Holder,
+    Host,
+    LeaseRecord,
+    Observation,
+    Seconds,
+    Seen,
+    StoreUnavailable,
+    Unreadable,
+    Vacant,
+)
+from cronstable_fs import disk, record
+from cronstable_fs.layout import Layout
+from cronstable_fs.reboot import RebootShelf
+from cronstable_fs.section import BUSY, Attempt, LockLostError, Section, TooLateError
+
+LANE: Final = "cronstable-fs"
+"""Our own threads: an election must not queue behind anybody's slow reads (reference 13, row 35)."""
+
+LOCK_PAUSE: Final = 0.02
+"""Seconds between two tries for a lock that another node holds; a healthy section is over in a few milliseconds."""
+
+R = TypeVar("R")
+_Failure: TypeAlias = OSError | LockLostError | TooLateError
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """An error on its way out of a thread, carried as a value so that ETIMEDOUT is not taken for our own deadline."""
+
+    error: _Failure
+
+
+class FilesystemLeaseStore:
+    """``LeaseStore`` and ``RebootMarks`` over a directory. One instance per process and lease.
+
+    ``ttl`` stands in for records whose writer stored none. ``op_timeout``: seconds one call may take, lock included.
+    Nothing is remembered of the file between two calls: no descriptor, no inode, no content.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        layout: Layout,
+        election: str,
+        *,
+        ttl: Seconds,
+        op_timeout: Seconds,
+        platform: str = sys.platform,
+    ) -> None:
+        self._host = host
+        self._layout = layout
+        self._election = election
+        self._ttl = ttl
+        self._op_timeout = op_timeout
+        self._platform = platform
+        self._shelf = RebootShelf(host.fs, layout)
+        self._seen_root = False
+        self._prune_due = False
+        self._lost: tuple[str, int] | None = None
+
+    # -- LeaseStore
+
+    async def acquire(self, me: Holder, ttl: Seconds, *, nonce: str, over: Seen | None = None) -> Observation:
+        """See ``LeaseStore.acquire``. The fence is max(previous + 1, unix seconds): losing the file cannot lower it."""
+
+        def body(section: Section) -> Observation:
+            before = section.read()
+            standing = self._decode(before)
+            match standing:
+                case Unreadable():
+                    return standing
+                case Seen(found) if found.holder.token == me.token and found.nonce == nonce:
+                    return Held(_grant_of(found))
+                case Seen(found):
+                    if over is None or found.mark != over.record.mark:
+                        return standing
+                    fence = found.fence
+                case Vacant(last):
+                    if over is not None:
+                        return standing
+                    fence = last or 0
+                case _:
+                    assert_never(standing)
+            wall = self._host.clock.now().wall
+            grant = Grant(me, max(fence + 1, int(wall)), nonce, ttl, wall + ttl)
+            return self._put(section, before, grant, durable=True)
+
+        return await self._locked("acquire", body)
+
+    async def renew(self, grant: Grant, *, nonce: str) -> Observation:
+        """See ``LeaseStore.renew``. Also refuses a lease that was released, or written while its lock was lost."""
+
+        def body(section: Section) -> Observation:
+            before = section.read()
+            standing = self._decode(before)
+            if not isinstance(standing, Seen):
+                return standing
+            found = standing.record
+            if self._is_lost(grant):
+                # The bytes may be ours, but they may also have covered those of a newer term. They no longer bear
+                # this process out: let them stand still for their ttl like anybody's.
+                return Seen(replace(found, nonce=f"lost {found.nonce}"))
+            landed = found.nonce == nonce and found.holder.token == grant.holder.token and found.fence == grant.fence
+            if not landed and not grant.owns(found):
+                return standing
+            if landed:
+                return Held(replace(grant, nonce=nonce, tried=(), expires_at=found.expires_at))
+            expires_at = self._host.clock.now().wall + grant.ttl
+            wanted = replace(grant, nonce=nonce, tried=(), expires_at=expires_at)
+            return self._put(section, before, wanted, durable=False)
+
+        return await self._locked("renew", body)
+
+    async def observe(self) -> Observation:
+        """See ``LeaseStore.observe``. Answers at once; the host polls."""
+
+        def look() -> Observation:
+            data = disk.read_file(self._host.fs, self._layout.lease, record.MAX_BYTES)
+            if data is None:
+                # No file is a vacancy only while its directory is there: an unmounted share is no vacancy.
+                self._host.fs.listdir(self._layout.leases)
+            return self._decode(data)
+
+        return await self._unlocked("read", look)
+
+    async def release(self, grant: Grant, returned: Sequence[str]) -> None:
+        """See ``LeaseStore.release``. The file stays, expired in place: it is the only home of the fence."""
+        mark = self._host.ids.token()
+
+        def body(section: Section) -> None:
+            before = section.read()
+            standing = self._decode(before)
+            if isinstance(standing, Seen) and grant.owns(standing.record) and not self._is_lost(grant):
+                section.write(before, record.encode_released(self._election, grant, mark, returned), durable=False)
+
+        await self._locked("release", body)
+
+    # -- RebootMarks
+
+    async def reboot_marks(self, job_set_id: str) -> frozenset[str]:
+        """See ``RebootMarks.reboot_marks``."""
+        names = await self._unlocked("read reboot marks", lambda: self._shelf.names(job_set_id))
+        if self._prune_due:
+            await self._prune(job_set_id)
+        return names
+
+    async def mark_reboot(self, grant: Grant, job_set_id: str, job: str, *, nonce: str) -> bool:
+        """See ``RebootMarks.mark_reboot``. Also False when the term of ``grant`` is over."""
+
+        def body(section: Section) -> bool:
+            standing = self._decode(section.read())
+            if not isinstance(standing, Seen) or self._is_lost(grant):
+                return False
+            found = standing.record
+            # Not ``owns``: a renewal may have changed the nonce since ``grant`` was taken, and link() needs none.
+            if found.holder.token != grant.holder.token or found.fence != grant.fence:
+                return False
+            return self._shelf.create(section, grant, job_set_id, job, nonce)
+
+        created = await self._locked("mark reboot", body)
+        self._prune_due = self._prune_due or created
+        return created
+
+    async def _prune(self, job_set_id: str) -> None:
+        """Not in ``mark_reboot``: a mark that is made but not reported in time is a job that never runs."""
+        self._prune_due = False
+        try:
+            await self._unlocked("prune reboot marks", lambda: self._shelf.prune(job_set_id))
+        except StoreUnavailable as error:
+            self._host.log.debug("cluster: old reboot marks stay for now: %s", error)
+
+    # -- inside a section
+
+    def _decode(self, data: bytes | None) -> Seen | Vacant | Unreadable:
+        return record.decode(data, self._election, self._ttl)
+
+    def _put(self, section: Section, before: bytes | None, wanted: Grant, *, durable: bool) -> Observation:
+        data = record.encode(self._election, wanted)
+        try:
+            found = section.write(before, data, durable=durable)
+        except LockLostError as loss:
+            if loss.written:
+                self._lost = (wanted.holder.token, wanted.fence)
+            raise
+        return Held(wanted) if found == data else self._decode(found)
+
+    def _is_lost(self, grant: Grant) -> bool:
+        return self._lost == (grant.holder.token, grant.fence)
+
+    # -- around it
+
+    async def _locked(self, what: str, body: Callable[[Section], R]) -> R:
+        """Run ``body`` in a locked section, waiting for the lock and healing what heals by itself, until the deadline.
+
+        A body may run more than once: it must recognise its own write by the nonce.
+        """
+        deadline = self._host.clock.now().boot + self._op_timeout
+        written = False
+        healings = disk.STALE_RETRIES
+        while True:
+            attempt = Attempt(self._host.clock, deadline)
+            section = Section(self._host.fs, self._layout, attempt, self._host.ids.token(), self._platform)
+            try:
+                result = await self._off_loop(partial(section.run, body), deadline)
+            except TimeoutError:
+                attempt.abandoned = True
+                raise self._hung(what, written or attempt.written) from None
+            finally:
+                # Also when we are cancelled: a thread that wakes up late must find that nobody waits for it.
+                attempt.abandoned = True
+            written = written or attempt.written
+            if result is BUSY:
+                await self._wait_for_lock(what, deadline, written)
+            elif not isinstance(result, _Failed):
+                return result
+            else:
+                healings -= 1
+                await self._heal(what, result.error, healings, written)
+
+    async def _heal(
+        self, what: str, error: OSError | LockLostError | TooLateError, healings: int, written: bool
+    ) -> None:
+        """Return when another attempt may succeed, else raise ``StoreUnavailable``."""
+        if isinstance(error, LockLostError):
+            if error.written or healings < 0:
+                raise self._unavailable(what, "the file server forgot our lock while we were writing", written)
+        elif isinstance(error, TooLateError):
+            raise self._hung(what, written)
+        elif error.errno == errno.ENOENT and healings >= 0:
+            await self._unlocked(what, self._restore_directories)
+        elif error.errno != errno.ESTALE or healings < 0:
+            raise self._unavailable(what, disk.describe(error), written)
+
+    async def _unlocked(self, what: str, call: Callable[[], R]) -> R:
+        deadline = self._host.clock.now().boot + self._op_timeout
+        try:
+            result = await self._off_loop(call, deadline)
+        except TimeoutError:
+            raise self._hung(what, False) from None
+        if not isinstance(result, _Failed):
+            return result
+        raise self._unavailable(what, _text(result.error), False)
+
+    async def _off_loop(self, call: Callable[[], R], deadline: float) -> R | _Failed:
+        """``TimeoutError`` leaves here only when the thread gave no answer in time; ETIMEDOUT comes as ``_Failed``."""
+
+        def guarded() -> R | _Failed:
+            try:
+                if not self._seen_root:
+                    self._make_directories()
+                return call()
+            except (OSError, LockLostError, TooLateError) as error:
+                return _Failed(error)
+
+        left = deadline - self._host.clock.now().boot
+        if left <= 0:
+            raise TimeoutError
+        return await self._host.threads.run(guarded, timeout=left, lane=LANE)
+
+    async def _wait_for_lock(self, what: str, deadline: float, written: bool) -> None:
+        left = deadline - self._host.clock.now().boot
+        if left <= 0:
+            detail = f"the lock was not free for {self._op_timeout:g} s: a node is frozen inside it, or its mount hangs"
+            raise self._unavailable(what, detail, written)
+        await self._host.clock.sleep(min(left, LOCK_PAUSE * (1 + self._host.rng.random())))
+
+    # -- directories
+
+    def _make_directories(self) -> None:
+        for directory in (self._layout.leases, self._layout.tmp, self._layout.reboot):
+            self._host.fs.makedirs(directory, 0o700)
+        self._seen_root = True
+
+    def _restore_directories(self) -> None:
+        """Put back what somebody removed, but never the root: that is gone when the share is not mounted.
+
+        Created anew on the local disk it would elect a leader on every host.
+        """
+        self._host.fs.listdir(self._layout.root)
+        self._make_directories()
+
+    # -- errors
+
+    def _unavailable(self, what: str, detail: str, ambiguous: bool) -> StoreUnavailable:
+        return StoreUnavailable(f"{what}: {detail} ({self._layout.lease})", ambiguous=ambiguous)
+
+    def _hung(self, what: str, ambiguous: bool) -> StoreUnavailable:
+        detail = f"no answer from the mount within {self._op_timeout:g} s"
+        return self._unavailable(what, detail, ambiguous)
+
+
+def _text(error: Exception) -> str:
+    return disk.describe(error) if isinstance(error, OSError) else type(error).__name__
+
+
+def _grant_of(found: LeaseRecord) -> Grant:
+    return Grant(found.holder, found.fence, found.nonce, found.ttl, found.expires_at)
