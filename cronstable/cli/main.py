@@ -1,0 +1,110 @@
+"""Which command was meant, and the exit codes that all of them share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Final, NoReturn
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+
+DEFAULT_CONFIG: Final = "/etc/cronstable.d"
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+
+COMMANDS: Final = MappingProxyType(
+    {
+        "explain": ("what an expression means, in plain words", "cronstable.cli.schedule_tools:explain_command"),
+        "init": ("write a commented starter configuration", "cronstable.cli.init:init_command"),
+        "next": ("the next times an expression or a job is due", "cronstable.cli.schedule_tools:next_command"),
+        "plugins": ("list the installed plugins and their health", "cronstable.cli.plugins:plugins_command"),
+        "schema": (
+            "print the JSON Schema of the configuration",
+            "cronstable.cli.schema:schema_command",
+        ),
+    }
+)
+"""Subcommand to its help line and the click command behind it."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"cronstable: {message}\n")
+
+
+def _parser() -> _Parser:
+    lines = "\n".join(f"  {name:<10}{help_}" for name, (help_, _) in COMMANDS.items())
+    parser = _Parser(
+        prog="cronstable",
+        description="A cron daemon whose replicas agree on who runs each occurrence.",
+        epilog=f"commands (each has its own --help):\n{lines}\n\n"
+        "exit codes: 0 fine, 1 a finding or a failure, 2 wrong usage",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-c", "--config", metavar="PATH", help=f"file or directory (default: {DEFAULT_CONFIG})")
+    parser.add_argument("-l", "--log-level", metavar="LEVEL", default="info", help=", ".join(LEVELS))
+    parser.add_argument("-v", "--validate-config", action="store_true", help="report every finding and exit")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="form of the findings")
+    parser.add_argument("--job-set-id", action="store_true", help="print the job-set ID and exit")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code."""
+    try:
+        if arguments and not arguments[0].startswith("-"):
+            return _command(arguments[0], arguments[1:])
+        return _daemon_forms(_parser().parse_args(arguments))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output (head, less) went away; that is no failure, and the exit flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def _command(name: str, arguments: Sequence[str]) -> int:
+    from cronstable.cli.subcommand import invoke
+
+    if name in COMMANDS:
+        return invoke(COMMANDS[name][1], name, arguments)
+    from cronstable.cli.subcommand import invoke_plugin
+
+    return invoke_plugin(name, arguments, tuple(COMMANDS))
+
+
+def _daemon_forms(options: argparse.Namespace) -> int:
+    if options.version:
+        from cronstable import __version__
+
+        print(__version__)
+        return OK
+    if options.log_level.lower() not in LEVELS:
+        print(f"cronstable: unknown log level {options.log_level!r}; one of: {', '.join(LEVELS)}", file=sys.stderr)
+        return USAGE
+    path = options.config
+    if path is None:
+        if not os.path.exists(DEFAULT_CONFIG):
+            print(
+                f"cronstable: there is no {DEFAULT_CONFIG}; name a file or directory with -c, "
+                "or write a starter with 'cronstable init'",
+                file=sys.stderr,
+            )
+            _parser().print_usage(sys.stderr)
+            return FAILED
+        path = DEFAULT_CONFIG
+    if options.validate_config or options.job_set_id:
+        from cronstable.cli.validate import job_set_id, validate
+
+        return job_set_id(path, options.format) if options.job_set_id else validate(path, options.format)
+    from cronstable.cli.serve import serve
+
+    return serve(path, options.log_level.upper(), options.format)

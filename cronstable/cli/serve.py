@@ -1,0 +1,126 @@
+"""The daemon form of the command: load, then serve until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import logging.config
+import os
+import socket
+from collections.abc import Mapping
+
+import anyio
+
+from cronstable.cli.loading import loader, print_findings
+from cronstable.config import ClusterConfig
+from cronstable.core.finding import Severity
+from cronstable.plugin.descriptors import ServiceProvider
+from cronstable.plugin.manager import Plugins, Provided, load_factory, load_plugins
+from cronstable.plugin.protocols import Election, ElectionContext, Host, Service
+from cronstable.runtime.console import Console, ConsoleHandler
+from cronstable.runtime.daemon import Daemon, Parts
+from cronstable.runtime.execute import make_execute
+from cronstable.runtime.files import SystemFiles
+from cronstable.runtime.host import Seams
+from cronstable.runtime.http import HttpxClient
+from cronstable.runtime.reaper import Reaper, must_reap
+from cronstable.runtime.spawn import PosixSpawner, clean_signal_state
+from cronstable.runtime.system import SystemClock, SystemIds, SystemRng
+from cronstable.runtime.threads import ThreadLanes
+
+LOG_FORMAT = "%(asctime)s %(levelname)s (%(name)s) %(message)s"
+
+
+def serve(path: str, level: str, form: str) -> int:
+    """Serve the configuration at ``path`` in the foreground; the exit code."""
+    clean_signal_state()
+    errors, output = Console(2), Console(1)
+    log = _logging(errors, level)
+    try:
+        return _serve(path, level, form, log, output)
+    finally:
+        output.close()
+        errors.close()
+
+
+def _serve(path: str, level: str, form: str, log: logging.Logger, output: Console) -> int:
+    plugins = load_plugins(os.environ)
+    for health in plugins.health:
+        if not health.ok and not health.disabled:
+            log.warning("plugin %s is not used: %s", health.plugin.name, health.error)
+    load = loader(path, plugins)
+    first = load()
+    if first.config is None:
+        print_findings(first, form)
+        return 1
+    for finding in first.findings:
+        if finding.severity is Severity.ADVISORY:
+            log.warning("%s:%d: %s", finding.file, finding.line, finding.message)
+    configure = _Configured(level)
+    spawner = PosixSpawner()
+    configure(first.config.logging)
+    clock = SystemClock()
+    parts = Parts(
+        seams=Seams(
+            clock=clock,
+            rng=SystemRng(),
+            ids=SystemIds(),
+            fs=SystemFiles(),
+            http=HttpxClient(),
+            threads=ThreadLanes(),
+        ),
+        plugins=plugins,
+        make_election=_Maker(plugins).election,
+        make_service=_Maker(plugins).service,
+        make_execute=make_execute(output, spawner, os.environ),
+        load=load,
+        hostname=socket.gethostname(),
+        log=log,
+        configure_logging=configure,
+        reaper=Reaper(spawner.owned, clock) if must_reap() else None,
+    )
+    daemon = Daemon(first, first.config, parts)
+    # The first result is big for a big job set and is not needed any more.
+    del first
+    return anyio.run(daemon.run)
+
+
+def _logging(errors: Console, level: str) -> logging.Logger:
+    handler = ConsoleHandler(errors)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    return logging.getLogger("cronstable")
+
+
+class _Configured:
+    """Applies the ``logging`` section when it changed."""
+
+    def __init__(self, level: str) -> None:
+        self._level = level
+        self._seen: Mapping[str, object] | None = None
+
+    def __call__(self, section: Mapping[str, object] | None) -> None:
+        if section is None or section == self._seen:
+            return
+        self._seen = section
+        try:
+            logging.config.dictConfig(dict(section))
+        except (ValueError, TypeError, AttributeError, ImportError) as error:
+            logging.getLogger("cronstable").error("the logging section cannot be applied: %s", error)
+
+
+class _Maker:
+    """Calls factories: the one place where a plugin's own code is imported by name."""
+
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+
+    def election(self, config: ClusterConfig, context: ElectionContext, host: Host) -> Election:
+        provided = self._plugins.election_backends[config.backend.name]
+        made = load_factory(provided.descriptor.factory, provided)(context, host)
+        if not isinstance(made, Election):
+            raise TypeError(f"{provided.descriptor.factory} did not return an Election")
+        return made
+
+    def service(self, provided: Provided[ServiceProvider], settings: object, host: Host) -> Service:
+        made: Service = load_factory(provided.descriptor.factory, provided)(settings, host)
+        return made

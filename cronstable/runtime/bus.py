@@ -1,0 +1,60 @@
+"""The event bus: what happened, to whoever listens, without ever making the sender wait."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+
+import anyio
+
+from cronstable.core.events import Event
+
+BACKLOG = 1_000
+
+
+class _Subscriber:
+    def __init__(self, kinds: tuple[type[Event], ...]) -> None:
+        self.kinds = kinds
+        self.queue: deque[Event] = deque()
+        self.wake = anyio.Event()
+        self.dropped = 0
+
+    def offer(self, event: Event) -> None:
+        if self.kinds and not isinstance(event, self.kinds):
+            return
+        if len(self.queue) >= BACKLOG:
+            self.queue.popleft()
+            self.dropped += 1
+        self.queue.append(event)
+        self.wake.set()
+
+
+class EventBus:
+    """Fans events out to subscribers; a slow one loses its oldest events, which is logged."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._subscribers: list[_Subscriber] = []
+
+    def emit(self, event: Event) -> None:
+        """Hand ``event`` to every subscriber; never waits, never raises."""
+        for subscriber in self._subscribers:
+            subscriber.offer(event)
+
+    async def subscribe(self, *kinds: type[Event]) -> AsyncIterator[Event]:
+        """Events of ``kinds`` (none named: all) from now on."""
+        subscriber = _Subscriber(kinds)
+        self._subscribers.append(subscriber)
+        try:
+            while True:
+                while subscriber.queue:
+                    yield subscriber.queue.popleft()
+                if subscriber.dropped:
+                    self._log.warning("an event listener is too slow: %d events dropped", subscriber.dropped)
+                    subscriber.dropped = 0
+                subscriber.wake = anyio.Event()
+                if not subscriber.queue:
+                    await subscriber.wake.wait()
+        finally:
+            self._subscribers.remove(subscriber)

@@ -1,0 +1,223 @@
+"""The cluster manager: builds the configured election, replaces it on reload, and accounts for every transition."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import TaskGroup
+
+from cronstable.config import ClusterConfig
+from cronstable.core.clock import Clock, Seconds
+from cronstable.core.events import LeaderChanged, QuorumChanged
+from cronstable.core.view import ClusterView
+from cronstable.plugin.protocols import Election, ElectionContext, Host, Observable, RebootLedger
+from cronstable.runtime.bus import EventBus
+
+STOP_DEADLINE: Seconds = 15.0
+"""How long a stopping election may take to let go of leadership before it is abandoned."""
+START_DEADLINE: Seconds = 60.0
+POLL: Seconds = 0.25
+"""How often the view of an election that does not announce changes is looked at."""
+
+MakeElection = Callable[[ClusterConfig, ElectionContext, Host], Election]
+
+
+class StartFailed(Exception):
+    """The election backend could not be started; the message is for the operator."""
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """One election and the task that runs it."""
+
+    config: ClusterConfig
+    election: Election
+    scope: anyio.CancelScope
+    ended: anyio.Event
+    is_leader: bool = False
+    quorate: bool = False
+
+
+class ClusterManager:
+    """Holds at most one running election.
+
+    The intent to elect is recorded before a start is tried, so that a failed start leaves the gate closed
+    (reference 3.7). All methods belong to the daemon's event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        make: MakeElection,
+        host: Host,
+        bus: EventBus,
+        clock: Clock,
+        log: logging.Logger,
+        job_set_id: Callable[[], str],
+    ) -> None:
+        self._make = make
+        self._host = host
+        self._bus = bus
+        self._clock = clock
+        self._log = log
+        self._job_set_id = job_set_id
+        self._tasks: TaskGroup | None = None
+        self._running: _Running | None = None
+        self._wanted: ClusterConfig | None = None
+        self._error: str | None = None
+        self.leader_transitions = 0
+        self.quorum_transitions = 0
+
+    @property
+    def configured(self) -> bool:
+        """The configuration has a cluster section."""
+        return self._wanted is not None
+
+    @property
+    def elects(self) -> bool:
+        """The configuration asks for leader election."""
+        return self._wanted is not None and self._wanted.elect_leader
+
+    @property
+    def error(self) -> str | None:
+        """Why there is no running election although one is configured."""
+        return self._error
+
+    def view(self) -> ClusterView | None:
+        """The view of this instant; None when no election is running."""
+        return self._running.election.view() if self._running is not None else None
+
+    @property
+    def ledger(self) -> RebootLedger | None:
+        """The running election's memory of @reboot runs, where it has one."""
+        if self._running is not None and isinstance(self._running.election, RebootLedger):
+            return self._running.election
+        return None
+
+    def bind(self, tasks: TaskGroup) -> None:
+        """Say which task group elections live in; once, before the first ``reconcile``."""
+        self._tasks = tasks
+
+    async def reconcile(self, config: ClusterConfig | None) -> None:
+        """Make ``config`` the truth: keep, stop, start or rebuild the election.
+
+        A start that failed is tried again at the next call. Never raises for a backend's failure.
+        """
+        if self._running is not None and self._running.config == config:
+            return
+        if self._running is not None:
+            await self.stop("the cluster section changed" if config is not None else "the cluster section was removed")
+        self._wanted = config
+        self._error = None
+        if config is None:
+            return
+        try:
+            await self._start(config)
+        except StartFailed as error:
+            self._error = str(error)
+            self._log.error("cluster: the %s backend did not start: %s", config.backend.name, error)
+
+    async def _start(self, config: ClusterConfig) -> None:
+        assert self._tasks is not None, "bind() comes first"
+        context = ElectionContext(
+            backend=config.backend.name,
+            node_name=config.node_name,
+            settings=config.settings,
+            cluster=config.section,
+            job_set_id=self._job_set_id,
+            connect_timeout=config.connect_timeout,
+            elect_leader=config.elect_leader,
+            distribution=config.distribution,
+        )
+        try:
+            election = self._make(config, context, self._host)
+        except Exception as error:
+            raise StartFailed(str(error) or type(error).__name__) from error
+        running = _Running(config, election, anyio.CancelScope(), anyio.Event())
+        with anyio.move_on_after(START_DEADLINE):
+            await self._tasks.start(self._run, running)
+            self._running = running
+            self._observe(running, "elected at start")
+            self._tasks.start_soon(self._watch, running)
+            return
+        running.scope.cancel()
+        raise StartFailed(f"no first round within {START_DEADLINE:g} s")
+
+    async def _run(self, running: _Running, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        ready = _Ready(task_status)
+        try:
+            with running.scope:
+                await running.election.run(self._host, task_status=ready)
+            if not ready.done:
+                raise StartFailed("it ended before it was ready")
+        except StartFailed:
+            raise
+        except Exception as error:
+            if not ready.done:
+                raise StartFailed(str(error) or type(error).__name__) from error
+            self._log.exception("cluster: the %s election failed", running.config.backend.name)
+        finally:
+            running.ended.set()
+        if self._running is running and not running.scope.cancel_called:
+            # It ended by itself: leadership is over, and the next pass builds a new one.
+            self._account(running, leader=False, quorate=False, name=None, reason="the election ended")
+            self._running = None
+            self._error = "the election ended unexpectedly; it is rebuilt within a minute"
+
+    async def stop(self, reason: str) -> None:
+        """Stop the running election and let it release; lost leadership and quorum count as transitions."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        self._observe(running, reason)
+        running.scope.cancel()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(STOP_DEADLINE) as late:
+            await running.ended.wait()
+        if late.cancelled_caught:
+            self._log.warning("cluster: the election did not stop within %g s", STOP_DEADLINE)
+        self._account(running, leader=False, quorate=False, name=None, reason=reason)
+
+    async def _watch(self, running: _Running) -> None:
+        """Turn changes of the view into events: at once where the election announces them, else by polling."""
+        announces = isinstance(running.election, Observable)
+        while self._running is running and not running.ended.is_set():
+            with anyio.move_on_after(POLL):
+                if announces and isinstance(running.election, Observable):
+                    await running.election.wait_change()
+                else:
+                    await running.ended.wait()
+            if self._running is running:
+                self._observe(running, "the view changed")
+
+    def _observe(self, running: _Running, reason: str) -> None:
+        view = running.election.view()
+        self._account(running, leader=view.is_leader, quorate=view.quorate, name=view.leader, reason=reason)
+
+    def _account(self, running: _Running, *, leader: bool, quorate: bool, name: str | None, reason: str) -> None:
+        wall = self._clock.now().wall
+        if quorate != running.quorate:
+            running.quorate = quorate
+            if running.config.elect_leader:
+                self.quorum_transitions += 1
+            self._bus.emit(QuorumChanged(quorate=quorate, reason=reason, at=wall))
+        if leader != running.is_leader:
+            running.is_leader = leader
+            self.leader_transitions += 1
+            self._bus.emit(LeaderChanged(is_leader=leader, leader=name, reason=reason, at=wall))
+
+
+class _Ready:
+    """Remembers that ``started()`` was called, and forgives a second call."""
+
+    def __init__(self, status: anyio.abc.TaskStatus[None]) -> None:
+        self._status = status
+        self.done = False
+
+    def started(self, value: None = None) -> None:
+        """The first round is over."""
+        if not self.done:
+            self.done = True
+            self._status.started(value)

@@ -1,0 +1,258 @@
+"""The daemon: one task tree, readable from top to bottom, around the pure core.
+
+Lifetimes nest as services > runs > election > scheduler. Stopping goes the other way: start nothing more, let go of
+leadership at once so that a successor need not wait for a long job, let the runs end, stop the services.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import anyio
+
+from cronstable import __version__
+from cronstable.config import Config, LoadResult
+from cronstable.core.clock import Seconds
+from cronstable.core.decision import DecisionRing
+from cronstable.core.events import LeaderChanged, QuorumChanged, Reloaded
+from cronstable.core.finding import Severity
+from cronstable.plugin.manager import Plugins
+from cronstable.plugin.protocols import HostSnapshot
+from cronstable.runtime.bus import EventBus
+from cronstable.runtime.cluster_manager import ClusterManager, MakeElection
+from cronstable.runtime.commands import Commands
+from cronstable.runtime.host import DaemonHost, Seams
+from cronstable.runtime.launcher import Execute, Launcher
+from cronstable.runtime.output import OutputHub
+from cronstable.runtime.reaper import Reaper
+from cronstable.runtime.reboot import RebootKeeper
+from cronstable.runtime.reload import Reloader
+from cronstable.runtime.scheduler import Scheduler
+from cronstable.runtime.services import MakeService, Services
+
+DRAIN_NOTICE: Seconds = 30.0
+FORCED_DRAIN: Seconds = 10.0
+"""After the second signal: how long killed runs may take to be gone before the daemon exits regardless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the daemon is put together from; the command line gives the real ones."""
+
+    seams: Seams
+    plugins: Plugins
+    make_election: MakeElection
+    make_service: MakeService
+    make_execute: Callable[[DaemonHost, OutputHub, str], Execute]
+    load: Callable[[], LoadResult]
+    hostname: str
+    log: logging.Logger
+    configure_logging: Callable[[Mapping[str, object] | None], None]
+    reaper: Reaper | None = None
+
+
+class Daemon:
+    """One running daemon. ``run`` returns the exit code."""
+
+    def __init__(self, first: LoadResult, config: Config, parts: Parts) -> None:
+        self._parts = parts
+        self._log = parts.log
+        self._config = config
+        self._stop = anyio.Event()
+        self._forced = False
+        self._drain_wait = anyio.CancelScope()
+        self._ready = False
+        clock = parts.seams.clock
+        self._clock = clock
+        self._started_at = clock.now().wall
+        self.node = config.cluster.node_name if config.cluster is not None else parts.hostname
+        self.bus = EventBus(parts.log)
+        hub = OutputHub()
+        self.host = DaemonHost(seams=parts.seams, log=parts.log, bus=self.bus, hub=hub)
+        self.cluster = ClusterManager(
+            make=parts.make_election,
+            host=self.host,
+            bus=self.bus,
+            clock=clock,
+            log=parts.log,
+            job_set_id=lambda: self._config.job_set_id,
+        )
+        self.launcher = Launcher(
+            execute=parts.make_execute(self.host, hub, self.node),
+            clock=clock,
+            ids=parts.seams.ids,
+            bus=self.bus,
+            hub=hub,
+            log=parts.log,
+            node=self.node,
+            decisions=DecisionRing(),
+        )
+        self.scheduler = Scheduler(clock=clock, cluster=self.cluster, launcher=self.launcher, log=parts.log)
+        self.reboot = RebootKeeper(
+            clock=clock, scheduler=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
+        )
+        self.services = Services(
+            providers=parts.plugins.services, make=parts.make_service, host=self.host, log=parts.log
+        )
+        self.reloader = Reloader(first=first, load=parts.load, clock=clock, threads=parts.seams.threads, log=parts.log)
+        commands = Commands(scheduler=self.scheduler, launcher=self.launcher, log=parts.log, shutdown=self.request_stop)
+        self.host.connect(self.snapshot, commands.do)
+
+    # -- the tree -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Serve until told to stop; 0 after an orderly end."""
+        async with anyio.create_task_group() as services:
+            self.services.bind(services)
+            services.start_soon(self._signals)
+            if self._parts.reaper is not None:
+                services.start_soon(self._parts.reaper.run)
+            await self.services.reconcile(self._config.settings)
+            async with anyio.create_task_group() as runs:
+                self.launcher.bind(runs)
+                async with anyio.create_task_group() as election:
+                    self.cluster.bind(election)
+                    await self._schedule(election)
+                    await self.cluster.stop("the daemon is stopping")
+                    election.cancel_scope.cancel()
+                await self._drain(runs.cancel_scope)
+            services.cancel_scope.cancel()
+        self._log.info("stopped")
+        return 0
+
+    async def _schedule(self, election: anyio.abc.TaskGroup) -> None:
+        """Elect, then schedule, until told to stop."""
+        self.scheduler.load(self._config.jobs)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._cancel_when_stopped, tasks.cancel_scope)
+            self._log.info("job set %s, %d jobs, node %s", self._config.job_set_id, len(self._config.jobs), self.node)
+            await self.cluster.reconcile(self._config.cluster)
+            await self.reloader.prime()
+            self._ready = True
+            self.reboot.boot(self.scheduler.jobs)
+            election.start_soon(self._follow_cluster)
+            tasks.start_soon(self.reboot.run)
+            tasks.start_soon(self._reload)
+            await self.scheduler.run()
+            tasks.cancel_scope.cancel()
+
+    async def _cancel_when_stopped(self, scope: anyio.CancelScope) -> None:
+        await self._stop.wait()
+        scope.cancel()
+
+    async def _follow_cluster(self) -> None:
+        """A change of leadership may make a waiting @reboot job ours."""
+        async for _ in self.bus.subscribe(LeaderChanged, QuorumChanged):
+            self.reboot.poke()
+
+    # -- stopping -----------------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Stop in order; asked a second time, end the runs as well."""
+        if self.launcher.stopping:
+            self._log.warning("told to stop again: ending %d runs", self.launcher.busy)
+            self.launcher.force()
+            self._forced = True
+            self._drain_wait.cancel()
+            return
+        self._log.info("stopping: no new runs, %d to finish", self.launcher.busy)
+        self.launcher.stopping = True
+        self._stop.set()
+        self.scheduler.poke()
+
+    async def _drain(self, runs: anyio.CancelScope) -> None:
+        """Wait for the runs to end, and say now and then what is waited for; not for long once told twice to stop."""
+        while self.launcher.busy:
+            forced = self._forced
+            with anyio.move_on_after(FORCED_DRAIN if forced else DRAIN_NOTICE) as self._drain_wait:
+                await self.launcher.idle()
+            if not self.launcher.busy:
+                return
+            waiting = ", ".join(sorted(self.launcher.live())[:5])
+            if forced:
+                self._log.error("giving up on %d runs that did not end (%s)", self.launcher.busy, waiting)
+                runs.cancel()
+                return
+            self._log.info("waiting for %d runs to end (%s)", self.launcher.busy, waiting)
+
+    async def _signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
+            async for number in received:
+                if number == signal.SIGHUP:
+                    self._log.info("SIGHUP: reading the configuration again")
+                    self.reloader.force()
+                else:
+                    self.request_stop()
+
+    # -- reloading ----------------------------------------------------------------------------------------------------
+
+    async def _reload(self) -> None:
+        """Once a minute, or when asked: a changed configuration, or else another try at what did not start."""
+        while True:
+            result = await self.reloader.next_look()
+            if result is not None and result.config is not None:
+                await self._apply(result, result.config)
+                continue
+            if not self.reloader.health.ok:
+                self._say_reloaded()
+            await self._housekeeping()
+
+    async def _apply(self, result: LoadResult, config: Config) -> None:
+        """Put a new configuration into force. The cluster goes first: a gate must never be open by accident."""
+        before, self._config = self._config, config
+        for finding in result.findings:
+            if finding.severity is Severity.ADVISORY:
+                self._log.warning("%s: %s", finding.file, finding.message)
+        await self.cluster.reconcile(config.cluster)
+        self.scheduler.load(config.jobs)
+        await self.services.reconcile(config.settings)
+        self._parts.configure_logging(config.logging)
+        if config.job_set_id != before.job_set_id:
+            self._log.info("reloaded: job set %s, %d jobs", config.job_set_id, len(config.jobs))
+        else:
+            self._log.info("reloaded: the job set is unchanged")
+        self._say_reloaded()
+        self.reboot.poke()
+
+    def _say_reloaded(self) -> None:
+        health = self.reloader.health
+        self.bus.emit(Reloaded(health.ok, health.error, self._config.job_set_id, health.at))
+
+    async def _housekeeping(self) -> None:
+        """What did not start is tried again, once a minute."""
+        await self.cluster.reconcile(self._config.cluster)
+        await self.services.reconcile(self._config.settings)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> HostSnapshot:
+        """The daemon at this instant."""
+        try:
+            view, error = self.cluster.view(), self.cluster.error
+        except Exception as failure:  # noqa: BLE001 - a plugin's view must not take the API down
+            view, error = None, f"the view failed: {type(failure).__name__}"
+        return HostSnapshot(
+            version=__version__,
+            node_name=self.node,
+            at=self._clock.now().wall,
+            started_at=self._started_at,
+            jobs=self.scheduler.jobs,
+            live=self.launcher.live(),
+            next_fires=self.scheduler.next_fires(),
+            history=self.launcher.history(),
+            job_set_id=self._config.job_set_id,
+            reload=self.reloader.health,
+            cluster_configured=self.cluster.configured,
+            election_configured=self.cluster.elects,
+            cluster=view,
+            cluster_error=error,
+            reboot_pending=self.reboot.pending,
+            reboot_ran=self.reboot.ran,
+            paused=MappingProxyType(dict(self.scheduler.pauses)),
+            ready=self._ready,
+            stopping=self.launcher.stopping,
+        )

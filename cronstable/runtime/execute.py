@@ -1,0 +1,70 @@
+"""From a launch to the runner: the job's variables, and where the lines of its output go."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from cronstable.core.clock import Clock, Seconds
+from cronstable.core.occurrence import occurrence_env
+from cronstable.core.runs import LiveRun, RunRecord, Trigger
+from cronstable.runtime.capture import LineBatch
+from cronstable.runtime.console import Console
+from cronstable.runtime.host import DaemonHost
+from cronstable.runtime.launcher import Execute
+from cronstable.runtime.output import OutputHub
+from cronstable.runtime.runner import RunRequest, RunTools, run_job
+from cronstable.runtime.spawn import Spawner
+
+PATIENCE: Seconds = 1.0
+"""How long a job is held back while nobody reads the daemon's stdout, before its lines are dropped instead."""
+NAP: Seconds = 0.02
+
+DEPLOYMENT = "default"
+
+
+class Lines:
+    """Implements the runner's ``LineSink``: the daemon's stdout, and whoever reads along."""
+
+    def __init__(self, console: Console, hub: OutputHub, clock: Clock) -> None:
+        self._console = console
+        self._hub = hub
+        self._clock = clock
+
+    def write(self, batch: LineBatch) -> None:
+        """Pass a batch on."""
+        self._console.write(batch.logged().encode("utf-8", "backslashreplace"))
+        self._hub.extend(batch.key.run_id, batch)
+
+    async def ready(self) -> None:
+        """Hold a flooding job back while stdout is congested, but never for long."""
+        deadline = self._clock.now().boot + PATIENCE
+        while self._console.congested and self._clock.now().boot < deadline:
+            await self._clock.sleep(NAP)
+
+
+def make_execute(
+    console: Console, spawner: Spawner, environ: Mapping[str, str]
+) -> Callable[[DaemonHost, OutputHub, str], Execute]:
+    """How the daemon carries out runs, given its stdout, its spawner and its own environment."""
+
+    def build(host: DaemonHost, hub: OutputHub, node: str) -> Execute:
+        tools = RunTools(
+            spawner=spawner,
+            clock=host.clock,
+            threads=host.threads,
+            sink=Lines(console, hub, host.clock),
+            log=host.log,
+            environ=environ,
+        )
+
+        def execute(
+            request: RunRequest, on_started: Callable[[LiveRun], None], permit: Callable[[], None]
+        ) -> Awaitable[RunRecord]:
+            catchup = request.key.trigger is Trigger.CATCHUP
+            variables = occurrence_env(request.key, node, DEPLOYMENT, catchup)
+            complete = RunRequest(request.key, request.job, request.cancellation, variables)
+            return run_job(complete, tools, on_started=on_started, permit=permit)
+
+        return execute
+
+    return build

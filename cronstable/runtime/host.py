@@ -1,0 +1,116 @@
+"""The host as plugins see it: the seams, a snapshot, events, and commands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+from cronstable.core.clock import Clock
+from cronstable.core.events import Event
+from cronstable.core.runs import Line
+from cronstable.plugin.protocols import (
+    Actor,
+    Command,
+    CommandOutcome,
+    FileSystem,
+    FleetReport,
+    HostSnapshot,
+    Http,
+    Ids,
+    Rng,
+    Threads,
+)
+from cronstable.runtime.bus import EventBus
+from cronstable.runtime.output import OutputHub
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """Everything that reaches outside the process, in one place; tests replace it whole."""
+
+    clock: Clock
+    rng: Rng
+    ids: Ids
+    fs: FileSystem
+    http: Http
+    threads: Threads
+
+
+class DaemonHost:
+    """Implements ``cronstable.api.Host`` for a running daemon."""
+
+    def __init__(self, *, seams: Seams, log: logging.Logger, bus: EventBus, hub: OutputHub) -> None:
+        self._seams = seams
+        self._log = log
+        self._bus = bus
+        self._hub = hub
+        self._snapshot: Callable[[], HostSnapshot] | None = None
+        self._do: Callable[[Command, Actor], Awaitable[CommandOutcome]] | None = None
+        self.fleet: dict[str, FleetReport] = {}
+
+    def connect(
+        self, snapshot: Callable[[], HostSnapshot], do: Callable[[Command, Actor], Awaitable[CommandOutcome]]
+    ) -> None:
+        """Say where snapshots come from and who carries out commands; once, while the daemon is put together."""
+        self._snapshot = snapshot
+        self._do = do
+
+    @property
+    def clock(self) -> Clock:
+        """The clocks of this node."""
+        return self._seams.clock
+
+    @property
+    def rng(self) -> Rng:
+        """Randomness for jitter."""
+        return self._seams.rng
+
+    @property
+    def ids(self) -> Ids:
+        """Unguessable identifiers."""
+        return self._seams.ids
+
+    @property
+    def log(self) -> logging.Logger:
+        """The daemon's logger."""
+        return self._log
+
+    @property
+    def fs(self) -> FileSystem:
+        """Blocking file system calls, for use in ``threads``."""
+        return self._seams.fs
+
+    @property
+    def http(self) -> Http:
+        """The HTTP client."""
+        return self._seams.http
+
+    @property
+    def threads(self) -> Threads:
+        """Blocking calls off the loop."""
+        return self._seams.threads
+
+    def snapshot(self) -> HostSnapshot:
+        """The daemon at this instant."""
+        if self._snapshot is None:
+            raise RuntimeError("the host is not connected yet")
+        return self._snapshot()
+
+    def events(self, *kinds: type[Event]) -> AsyncIterator[Event]:
+        """Events from the moment iteration begins."""
+        return self._bus.subscribe(*kinds)
+
+    def output(self, run_id: str, after: int = 0) -> AsyncIterator[Line]:
+        """Lines of a run."""
+        return self._hub.read(run_id, after)
+
+    async def do(self, command: Command, by: Actor) -> CommandOutcome:
+        """Carry out a command."""
+        if self._do is None:
+            raise RuntimeError("the host is not connected yet")
+        return await self._do(command, by)
+
+    def publish(self, fleet: FleetReport) -> None:
+        """Keep the newest report of each source."""
+        self.fleet[fleet.source] = fleet

@@ -1,0 +1,246 @@
+"""The launcher: everything between 'this may run' and the record of how it ended."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import anyio
+from anyio.abc import TaskGroup
+
+from cronstable.core.clock import Clock, EpochSeconds, Seconds
+from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict
+from cronstable.core.events import Decided, RunFinished, RunStarted
+from cronstable.core.job import Job
+from cronstable.core.overlap import Replace, Skip, decide_overlap
+from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
+from cronstable.plugin.protocols import Ids
+from cronstable.runtime.bus import EventBus
+from cronstable.runtime.output import OutputHub
+from cronstable.runtime.runner import Cancellation, RunRequest
+
+HISTORY = 20
+"""Finished runs and skips remembered per job (reference 7.3)."""
+REPLACE_GRACE: Seconds = 5.0
+"""Added to killTimeout: how long a replacement waits for its victims before it is given up."""
+
+Recheck = Callable[[], Decision]
+Execute = Callable[[RunRequest, Callable[[LiveRun], None], Callable[[], None]], Awaitable[RunRecord]]
+"""Carry out one run: ask the permit right before the spawn (what it raises ends the run unspawned), report the process,
+and return the record when it is over."""
+
+SILENT_SKIPS = frozenset({Reason.NOT_LEADER, Reason.NOT_OWNER})
+"""What every follower decides all the time: in the decision ring, but no row of history and no log line."""
+
+
+class Denied(Exception):
+    """The permit to spawn was not given."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.reason)
+        self.decision = decision
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A run from the decision to start it until its record is final; it counts for overlap all that time."""
+
+    job: Job
+    key: RunKey
+    cancellation: Cancellation
+    at: float
+    run: LiveRun | None = None
+    victims: tuple[Flight, ...] = ()
+    over: anyio.Event = field(default_factory=anyio.Event)
+
+    def as_live(self) -> LiveRun:
+        """What the overlap decision sees: a run that is about to be spawned counts as living."""
+        return self.run or LiveRun(self.key, 0, self.at)
+
+
+class Launcher:
+    """Starts runs, keeps what lives, and remembers how it went.
+
+    Between the overlap decision and the registration of a new run nothing is awaited, so that a scheduled start and a
+    manual one at the same instant cannot both pass (reference 13, row 52).
+    """
+
+    def __init__(
+        self,
+        *,
+        execute: Execute,
+        clock: Clock,
+        ids: Ids,
+        bus: EventBus,
+        hub: OutputHub,
+        log: logging.Logger,
+        node: str,
+        decisions: DecisionRing,
+    ) -> None:
+        self._execute = execute
+        self._clock = clock
+        self._ids = ids
+        self._bus = bus
+        self._hub = hub
+        self._log = log
+        self._node = node
+        self._tasks: TaskGroup | None = None
+        self._flights: dict[str, list[Flight]] = {}
+        self._history: dict[str, deque[RunRecord]] = {}
+        self.decisions = decisions
+        self.stopping = False
+        self.version = 0
+
+    def bind(self, tasks: TaskGroup) -> None:
+        """Say which task group runs live in; once, before the first start."""
+        self._tasks = tasks
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    def live(self) -> Mapping[str, tuple[LiveRun, ...]]:
+        """Spawned runs by job."""
+        found = {name: tuple(f.run for f in flights if f.run is not None) for name, flights in self._flights.items()}
+        return MappingProxyType({name: runs for name, runs in found.items() if runs})
+
+    def history(self) -> Mapping[str, tuple[RunRecord, ...]]:
+        """Finished runs and skips by job, oldest first."""
+        return MappingProxyType({name: tuple(rows) for name, rows in self._history.items()})
+
+    @property
+    def busy(self) -> int:
+        """How many runs are under way."""
+        return sum(len(flights) for flights in self._flights.values())
+
+    async def idle(self) -> None:
+        """Return once no run is under way."""
+        while self._flights:
+            for flights in tuple(self._flights.values()):
+                for flight in tuple(flights):
+                    await flight.over.wait()
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def record(
+        self, job: Job, scheduled_at: EpochSeconds | None, decision: Decision, *, run_id: str | None = None
+    ) -> None:
+        """Write a decision; a skip that a user would look for also becomes a row of the job's history."""
+        now = self._clock.now().wall
+        # A follower's 'not leader' is provisional: the leader's own answer may still reach this node (claims.md 14).
+        provisional = decision.verdict is Verdict.DEFER or decision.reason in SILENT_SKIPS
+        record = DecisionRecord(self._node, job.name, scheduled_at, now, decision, run_id, provisional)
+        if not self.decisions.add(record):
+            return
+        self._bus.emit(Decided(record))
+        if decision.verdict is Verdict.SKIP and decision.reason not in SILENT_SKIPS:
+            detail = ", ".join(f"{k}={v}" for k, v in decision.evidence.items())
+            self._log.info("job %s: skipped (%s)%s", job.name, decision.reason, f": {detail}" if detail else "")
+            key = RunKey("", job.name, scheduled_at)
+            self._remember(RunRecord(key, Outcome.SKIPPED, None, None, now, None, skip_reason=decision.reason.value))
+
+    def _remember(self, record: RunRecord) -> None:
+        self._history.setdefault(record.key.job, deque(maxlen=HISTORY)).append(record)
+        self.version += 1
+
+    def forget(self, keep: Mapping[str, Job]) -> None:
+        """Drop the history of jobs that are neither configured nor running."""
+        for name in [n for n in self._history if n not in keep and n not in self._flights]:
+            del self._history[name]
+        self.version += 1
+
+    # -- starting and ending ------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        job: Job,
+        decision: Decision,
+        *,
+        scheduled_at: EpochSeconds | None,
+        trigger: Trigger,
+        recheck: Recheck,
+        attempt: int = 0,
+    ) -> str | Decision:
+        """Start a run of ``job``; its run id, or the decision that forbade it (then recorded).
+
+        ``recheck`` is asked again after the last wait, right before the process is spawned; anything but RUN then
+        ends the matter as a skip.
+        """
+        assert self._tasks is not None, "bind() comes first"
+        flights = self._flights.get(job.name, [])
+        verdict = decide_overlap(job.options.concurrency_policy, [f.as_live() for f in flights])
+        if isinstance(verdict, Skip):
+            refused = _forbidden(verdict.reason)
+            self.record(job, scheduled_at, refused)
+            return refused
+        victims = tuple(flights) if isinstance(verdict, Replace) else ()
+        key = RunKey(self._ids.token(8), job.name, scheduled_at, attempt, trigger)
+        flight = Flight(job, key, Cancellation(), self._clock.now().wall, victims=victims)
+        self._flights.setdefault(job.name, []).append(flight)
+        self._tasks.start_soon(self._fly, flight, decision, recheck)
+        return key.run_id
+
+    def cancel(self, job: str) -> int:
+        """Ask all runs of ``job`` to end; how many there were."""
+        flights = self._flights.get(job, [])
+        for flight in flights:
+            flight.cancellation.request("cancelled")
+        return len(flights)
+
+    def force(self) -> None:
+        """End everything that lives, soon: the second signal."""
+        for flights in self._flights.values():
+            for flight in flights:
+                flight.cancellation.request("the daemon was told twice to stop", hurry=True)
+
+    async def _fly(self, flight: Flight, decision: Decision, recheck: Recheck) -> None:
+        job, key = flight.job, flight.key
+        record: RunRecord | None = None
+
+        def permit() -> None:
+            final = recheck()
+            if final.verdict is not Verdict.RUN:
+                raise Denied(final)
+            self.record(job, key.scheduled_at, decision, run_id=key.run_id)
+
+        self._hub.open(key.run_id)
+        try:
+            if flight.victims and not await self._evict(flight.victims, job):
+                raise Denied(_forbidden("the run to be replaced did not end in time"))
+            request = RunRequest(key, job, flight.cancellation)
+            record = await self._execute(request, lambda live: self._started(flight, live), permit)
+        except Denied as denied:
+            self.record(job, key.scheduled_at, denied.decision)
+        finally:
+            self._hub.close(key.run_id)
+            self._land(flight, record)
+
+    async def _evict(self, victims: Sequence[Flight], job: Job) -> bool:
+        for victim in victims:
+            victim.cancellation.request("replaced")
+        with anyio.move_on_after(job.options.kill_timeout + REPLACE_GRACE):
+            for victim in victims:
+                await victim.over.wait()
+            return True
+        return False
+
+    def _started(self, flight: Flight, live: LiveRun) -> None:
+        flight.run = live
+        self.version += 1
+        self._bus.emit(RunStarted(live))
+
+    def _land(self, flight: Flight, record: RunRecord | None) -> None:
+        flights = self._flights[flight.job.name]
+        flights.remove(flight)
+        if not flights:
+            del self._flights[flight.job.name]
+        flight.over.set()
+        self.version += 1
+        if record is not None:
+            self._remember(record)
+            self._bus.emit(RunFinished(record))
+
+
+def _forbidden(detail: str) -> Decision:
+    return Decision(Verdict.SKIP, Reason.CONCURRENCY_FORBID, MappingProxyType({"detail": detail}))

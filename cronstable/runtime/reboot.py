@@ -1,0 +1,111 @@
+"""Deferred @reboot jobs: held from boot until the cluster says whose they are (seed, '@reboot'; reference 11)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import anyio
+
+from cronstable.core.clock import Clock, Seconds
+from cronstable.core.decision import Decision, Reason, Verdict
+from cronstable.core.job import ClusterPolicy, Job
+from cronstable.core.runs import Trigger
+from cronstable.runtime.cluster_manager import ClusterManager
+from cronstable.runtime.launcher import Launcher
+from cronstable.runtime.scheduler import Scheduler
+
+RECHECK: Seconds = 1.0
+MARK_DEADLINE: Seconds = 30.0
+
+
+class RebootKeeper:
+    """Runs the @reboot jobs of this boot: at once where nothing has to be agreed, else when the gate allows.
+
+    A pending job is dropped only when it ran somewhere or can no longer be deferred; a name that is absent for a
+    while keeps its place. The mark is written before the run starts, so that a run is never repeated by a successor.
+    """
+
+    def __init__(
+        self, *, clock: Clock, scheduler: Scheduler, cluster: ClusterManager, launcher: Launcher, log: logging.Logger
+    ) -> None:
+        self._clock = clock
+        self._scheduler = scheduler
+        self._cluster = cluster
+        self._launcher = launcher
+        self._log = log
+        self._pending: list[str] = []
+        self._wake = anyio.Event()
+        self.ran: frozenset[str] = frozenset()
+
+    @property
+    def pending(self) -> frozenset[str]:
+        """Names that wait."""
+        return frozenset(self._pending)
+
+    def boot(self, jobs: Mapping[str, Job]) -> None:
+        """The one instant at which @reboot jobs become due."""
+        for job in jobs.values():
+            if not job.schedule.reboot or not job.options.enabled:
+                continue
+            if self._cluster.elects and job.options.cluster_policy is not ClusterPolicy.EVERY_NODE:
+                self._pending.append(job.name)
+                self._launcher.record(job, None, Decision(Verdict.DEFER, Reason.REBOOT_DEFERRED))
+                self._log.info("job %s: @reboot waits until the cluster has an owner for it", job.name)
+            else:
+                self._scheduler.launch(job, Trigger.REBOOT, None)
+                self.ran |= {job.name}
+
+    def poke(self) -> None:
+        """Look again now."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Re-check the pending jobs until none is left or the daemon stops."""
+        while self._pending and not self._launcher.stopping:
+            for name in tuple(self._pending):
+                if await self._settle(name):
+                    self._pending.remove(name)
+            self._wake = anyio.Event()
+            with anyio.move_on_after(RECHECK):
+                await self._wake.wait()
+
+    async def _settle(self, name: str) -> bool:
+        """True when ``name`` need not be looked at again."""
+        job = self._scheduler.jobs.get(name)
+        if job is None:
+            return False
+        if self._no_longer_deferrable(job):
+            return True
+        ledger = self._cluster.ledger
+        ran = ledger.reboot_ran(name) if ledger is not None else False
+        if ran:
+            self._launcher.record(job, None, Decision(Verdict.SKIP, Reason.REBOOT_ALREADY_RAN))
+            self._log.info("job %s: @reboot already ran in this cluster", name)
+            return True
+        if self._scheduler.paused(job) is not None or self._scheduler.decide(job).verdict is not Verdict.RUN:
+            return False
+        if ledger is not None and not await self._mark(job, ran):
+            return False
+        self._scheduler.launch(job, Trigger.REBOOT, None)
+        self.ran |= {name}
+        return True
+
+    @staticmethod
+    def _no_longer_deferrable(job: Job) -> bool:
+        return (
+            not job.schedule.reboot or not job.options.enabled or job.options.cluster_policy is ClusterPolicy.EVERY_NODE
+        )
+
+    async def _mark(self, job: Job, ran: bool | None) -> bool:
+        """Record the run first. PreferLeader runs unrecorded when the store cannot be asked: it never skips."""
+        view = self._cluster.view()
+        unreachable = view is not None and not view.quorate
+        if job.options.cluster_policy is ClusterPolicy.PREFER_LEADER and unreachable:
+            return True
+        ledger = self._cluster.ledger
+        if ran is None or ledger is None:
+            return False
+        with anyio.move_on_after(MARK_DEADLINE):
+            return await ledger.mark_reboot_ran(job.name)
+        return False

@@ -1,0 +1,143 @@
+"""The scheduler: looks at the clock, takes what is due from the agenda, asks the gate, and launches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import anyio
+import anyio.lowlevel
+
+from cronstable.core.agenda import BACKWARD_LIMIT, Agenda, Due, Missed
+from cronstable.core.clock import Clock, EpochSeconds, Instant, Seconds
+from cronstable.core.decision import Decision, Reason, Verdict
+from cronstable.core.gate import decide
+from cronstable.core.job import Job
+from cronstable.core.runs import Trigger
+from cronstable.plugin.protocols import Pause
+from cronstable.runtime.cluster_manager import ClusterManager
+from cronstable.runtime.launcher import Launcher
+
+SPAWN_GATE = 16
+"""Launches between two turns of the event loop (reference 2.2)."""
+LONGEST_SLEEP: Seconds = 60.0
+STEP: Seconds = 1.0
+"""A wall clock that moved this much against the boot clock was stepped, and that is worth a warning."""
+
+
+class Scheduler:
+    """One loop: due jobs are decided and launched, then it sleeps until the next one, at most a minute."""
+
+    def __init__(self, *, clock: Clock, cluster: ClusterManager, launcher: Launcher, log: logging.Logger) -> None:
+        self._clock = clock
+        self._cluster = cluster
+        self._launcher = launcher
+        self._log = log
+        self._agenda = Agenda()
+        self._sleep = anyio.CancelScope()
+        self._before: Instant | None = None
+        self._next_fires: Mapping[str, EpochSeconds | None] = MappingProxyType({})
+        self._dirty = False
+        self.jobs: Mapping[str, Job] = MappingProxyType({})
+        self.pauses: Mapping[str, Pause] = MappingProxyType({})
+
+    # -- the job set --------------------------------------------------------------------------------------------------
+
+    def load(self, jobs: Iterable[Job]) -> None:
+        """Take over a job set; running jobs are not touched."""
+        self.jobs = MappingProxyType({job.name: job for job in jobs})
+        self._agenda.load(self.jobs.values(), self._clock.now().wall)
+        self._launcher.forget(self.jobs)
+        self._dirty = True
+        self.poke()
+
+    def next_fires(self) -> Mapping[str, EpochSeconds | None]:
+        """Next fire of every scheduled job; the same object as long as nothing changed."""
+        if self._dirty:
+            self._next_fires = MappingProxyType(dict(self._agenda.next_fires()))
+            self._dirty = False
+        return self._next_fires
+
+    def poke(self) -> None:
+        """Look again now: the job set, the leadership or the intent to stop changed."""
+        self._sleep.cancel()
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def decide(self, job: Job) -> Decision:
+        """May this node start ``job`` at this instant? Any failure to find out means no."""
+        if self._launcher.stopping:
+            return Decision(Verdict.SKIP, Reason.STOPPING)
+        try:
+            view = self._cluster.view()
+            boot = self._clock.now().boot
+            elects = self._cluster.elects
+            return decide(job.options.cluster_policy, job.name, election_configured=elects, view=view, boot=boot)
+        except Exception as error:  # noqa: BLE001 - a view comes from a plugin; no answer means no
+            self._log.exception("job %s: the gate failed, so it does not run", job.name)
+            return Decision(Verdict.SKIP, Reason.GATE_ERROR, MappingProxyType({"error": type(error).__name__}))
+
+    def paused(self, job: Job) -> Decision | None:
+        """The skip that a pause asks for, None when the job is not paused now."""
+        pause = self.pauses.get(job.name)
+        if pause is None or pause.until <= self._clock.now().wall:
+            return None
+        return Decision(Verdict.SKIP, Reason.PAUSED, MappingProxyType({"until": pause.until, "note": pause.note}))
+
+    def launch(self, job: Job, trigger: Trigger, scheduled_at: EpochSeconds | None) -> Decision:
+        """Decide about one occurrence and start it if it may run."""
+        decision = self.paused(job) or self.decide(job)
+        if decision.verdict is not Verdict.RUN:
+            self._launcher.record(job, scheduled_at, decision)
+            return decision
+        started = self._launcher.start(
+            job, decision, scheduled_at=scheduled_at, trigger=trigger, recheck=lambda: self.decide(job)
+        )
+        return started if isinstance(started, Decision) else decision
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Schedule until the launcher is told to stop."""
+        while not self._launcher.stopping:
+            now = self._clock.now()
+            self._notice_steps(now)
+            batch = self._agenda.take(now.wall)
+            if batch.rounds or batch.missed:
+                self._dirty = True
+            for missed in batch.missed:
+                self._skip_missed(missed, now)
+            for due in batch.rounds:
+                await self._round(due)
+            await self._wait()
+
+    async def _round(self, due: tuple[Due, ...]) -> None:
+        for i, occurrence in enumerate(due, start=1):
+            self.launch(occurrence.job, Trigger.SCHEDULE, occurrence.scheduled_at)
+            if i % SPAWN_GATE == 0:
+                await anyio.lowlevel.checkpoint()
+
+    async def _wait(self) -> None:
+        with anyio.CancelScope() as self._sleep:
+            now = self._clock.now().wall
+            due = self._agenda.next_at
+            delay = LONGEST_SLEEP if due is None else min(due - now, LONGEST_SLEEP)
+            await self._clock.sleep(delay)
+
+    def _skip_missed(self, missed: Missed, now: Instant) -> None:
+        evidence = MappingProxyType({"first": missed.first, "last": missed.last, "late_by": now.wall - missed.last})
+        self._log.warning("job %s: slots missed while the daemon or its clock stood still are skipped", missed.job.name)
+        self._launcher.record(missed.job, missed.last, Decision(Verdict.SKIP, Reason.LATE_RESYNC, evidence))
+
+    def _notice_steps(self, now: Instant) -> None:
+        """Say when the wall clock was stepped; after a huge step back the old next fires mean nothing."""
+        before, self._before = self._before, now
+        if before is None:
+            return
+        step = (now.wall - before.wall) - (now.boot - before.boot)
+        if abs(step) > STEP:
+            self._log.warning("the wall clock was stepped by %+.1f s; jobs follow the new time", step)
+        if step < -BACKWARD_LIMIT:
+            self._agenda.reseed(now.wall)
+            self._dirty = True

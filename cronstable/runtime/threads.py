@@ -1,0 +1,111 @@
+"""Blocking calls off the event loop, in threads that a hung call cannot take down with it."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import anyio
+
+from cronstable.core.clock import Seconds
+
+T = TypeVar("T")
+
+WORKERS_PER_LANE = 2
+IDLE_EXIT: Seconds = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    run: Callable[[], None]
+    abandoned: bool = False
+
+
+class _Lane:
+    """A few daemon threads serving one queue. They end after a while without work."""
+
+    def __init__(self, name: str, workers: int) -> None:
+        self._name = name
+        self._workers = workers
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._alive = 0
+        self._idle = 0
+
+    def submit(self, call: _Call) -> None:
+        with self._lock:
+            self._calls.put(call)
+            if self._idle < self._calls.qsize() and self._alive < self._workers:
+                self._alive += 1
+                # Daemon threads: a call that hangs in the kernel must not keep the process from exiting.
+                threading.Thread(target=self._work, name=f"cronstable-{self._name}", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._idle += 1
+            try:
+                call: _Call | None = self._calls.get(timeout=IDLE_EXIT)
+            except queue.Empty:
+                call = None
+            with self._lock:
+                self._idle -= 1
+                if call is None:
+                    if not self._calls.empty():
+                        continue
+                    self._alive -= 1
+                    return
+            if not call.abandoned:
+                call.run()
+
+
+class ThreadLanes:
+    """Implements ``cronstable.api.Threads``."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, _Lane] = {}
+
+    async def run(self, call: Callable[[], T], *, timeout: Seconds, lane: str = "default") -> T:
+        """Run ``call`` in a thread of ``lane``; TimeoutError after ``timeout`` seconds, the call then abandoned."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - it is handed to the waiting task, whatever it is
+                _post(loop, future, None, error)
+            else:
+                _post(loop, future, result, None)
+
+        entry = _Call(work)
+        if lane not in self._lanes:
+            self._lanes[lane] = _Lane(lane, WORKERS_PER_LANE)
+        self._lanes[lane].submit(entry)
+        try:
+            with anyio.fail_after(timeout):
+                return await future
+        finally:
+            entry.abandoned = True
+
+
+def _post(
+    loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], result: T | None, error: BaseException | None
+) -> None:
+    def settle() -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:
+        # The loop is closed: the daemon is gone and nobody waits for this answer any more.
+        return
