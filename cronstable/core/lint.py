@@ -150,7 +150,8 @@ def _gap_words(schedule: Schedule, seam: Seam, times: list[str]) -> str:
 
 def _fold_words(schedule: Schedule, seam: Seam, times: list[str]) -> str:
     low, high = _wall_clock(seam.wall_low), _wall_clock(seam.wall_high)
-    back = f"when the clocks go back in {zone_name(schedule)} ({high} to {low}) {_some(times)} occur{'s' * (len(times) == 1)} twice"
+    verb = "occurs" if len(times) == 1 else "occur"
+    back = f"when the clocks go back in {zone_name(schedule)} ({high} to {low}) {_some(times)} {verb} twice"
     if schedule.fixed:
         return f"{back}: the job runs the first time only"
     if schedule.columns[2].startswith("*"):
