@@ -1,0 +1,198 @@
+"""Where the API listens: TCP with and without TLS, and unix sockets. A listener that fails is skipped and said."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import socket
+import ssl
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from cronstable.api import Threads
+from cronstable.builtin.web.settings import Tcp, Tls, Unix, WebSettings
+
+IO_TIMEOUT: Final = 10.0
+"""Seconds for reading certificates or making a unix socket."""
+BACKLOG: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTls:
+    """A server context and the digest of the files that it was made from."""
+
+    context: ssl.SSLContext
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    site: web.BaseSite
+    inode: int | None = None
+
+
+class Listeners:
+    """The listeners of one service. ``open`` may be called again and again: it opens what is not open."""
+
+    def __init__(self, settings: WebSettings, runner: web.BaseRunner, threads: Threads, log: logging.Logger) -> None:
+        self._settings = settings
+        self._runner = runner
+        self._threads = threads
+        self._log = log
+        self._open: dict[Tcp | Unix, _Open] = {}
+        self._said: dict[Tcp | Unix, str] = {}
+        self._tls: LoadedTls | None = None
+
+    @property
+    def count(self) -> int:
+        """How many listeners are open."""
+        return len(self._open)
+
+    async def open(self) -> None:
+        """Open every listener that is not open; warn of those that cannot be, once per reason."""
+        for listen in self._settings.listen:
+            if listen in self._open:
+                continue
+            try:
+                self._open[listen] = await (
+                    self._open_tcp(listen) if isinstance(listen, Tcp) else self._open_unix(listen)
+                )
+            except (
+                OSError,
+                ValueError,
+            ) as error:  # ssl.SSLError and TimeoutError are OSErrors; host names may not encode
+                reason = str(error) or type(error).__name__
+                if self._said.get(listen) != reason:
+                    self._log.warning("web: cannot listen on %s: %s; trying again every minute", listen, reason)
+                self._said[listen] = reason
+            else:
+                self._said.pop(listen, None)
+                self._log.info("web: listening on %s", listen)
+
+    async def rotate_tls(self) -> None:
+        """Open the https listeners anew when the certificate files changed and load; keep the old ones otherwise."""
+        tls, old = self._settings.tls, self._tls
+        if tls is None or old is None:
+            return
+        try:
+            if await self._threads.run(lambda: _digest(tls), timeout=IO_TIMEOUT, lane="web") == old.digest:
+                return
+            self._tls = await self._load_tls(tls)
+        except (OSError, ValueError) as error:
+            self._log.warning("web: the changed certificate does not load, the old one stays in use: %s", error)
+            return
+        for listen in [item for item in self._open if isinstance(item, Tcp) and item.tls]:
+            await self._open.pop(listen).site.stop()
+        await self.open()
+
+    def remove_sockets(self) -> None:
+        """Remove our unix sockets from the file system, unless somebody else has put his own there."""
+        for listen, opened in self._open.items():
+            if isinstance(listen, Unix) and opened.inode is not None:
+                try:
+                    if os.lstat(listen.path).st_ino == opened.inode:
+                        os.unlink(listen.path)
+                except OSError as error:
+                    self._log.debug("web: %s was not removed: %s", listen, error)
+        self._open.clear()
+
+    async def _open_tcp(self, listen: Tcp) -> _Open:
+        context = None
+        if listen.tls and self._settings.tls is not None:
+            if self._tls is None:
+                self._tls = await self._load_tls(self._settings.tls)
+            context = self._tls.context
+        site = web.TCPSite(self._runner, listen.host, listen.port, ssl_context=context, backlog=BACKLOG)
+        return await self._start(site)
+
+    async def _open_unix(self, listen: Unix) -> _Open:
+        mode = self._settings.socket_mode
+        sock, inode = await self._threads.run(lambda: bind_unix(listen.path, mode), timeout=IO_TIMEOUT, lane="web")
+        return await self._start(web.SockSite(self._runner, sock, backlog=BACKLOG), inode)
+
+    async def _start(self, site: web.BaseSite, inode: int | None = None) -> _Open:
+        try:
+            await site.start()
+        except OSError:
+            await site.stop()
+            raise
+        return _Open(site, inode)
+
+    async def _load_tls(self, tls: Tls) -> LoadedTls:
+        return await self._threads.run(lambda: load_tls(tls), timeout=IO_TIMEOUT, lane="web")
+
+
+def load_tls(tls: Tls) -> LoadedTls:
+    """The server context of these files. Blocks; raises ``OSError`` naming the file that does not load."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    digest = _digest(tls)
+    try:
+        context.load_cert_chain(tls.cert, tls.key, password=_no_passphrase)
+    except (ssl.SSLError, ValueError) as error:
+        raise OSError(f"tls.cert {tls.cert} and tls.key {tls.key} do not load: {error}") from error
+    if tls.client_ca is not None:
+        try:
+            context.load_verify_locations(tls.client_ca)
+        except ssl.SSLError as error:
+            raise OSError(f"tls.clientCa {tls.client_ca} does not load: {error}") from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return LoadedTls(context, digest)
+
+
+def bind_unix(path: str, mode: int | None) -> tuple[socket.socket, int]:
+    """A bound unix socket and its inode, not listening yet. Blocks.
+
+    What a dead process left behind is replaced; a socket that somebody listens on, or a file that is not a socket, is
+    an ``OSError``. The mode is set before anybody can connect.
+    """
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        pass
+    else:
+        if not stat.S_ISSOCK(found.st_mode):
+            raise OSError(errno.EEXIST, f"{path} exists and is not a socket")
+        if _somebody_listens(path):
+            raise OSError(errno.EADDRINUSE, f"another process listens on {path}")
+        os.unlink(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(path)
+        if mode is not None:
+            os.chmod(path, mode)
+        return sock, os.lstat(path).st_ino
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"{path}: {error.strerror or error}") from error
+
+
+def _somebody_listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except BlockingIOError:  # the queue of a living listener is full
+            return True
+        return True
+
+
+def _no_passphrase() -> str:
+    """An encrypted key must fail here; OpenSSL would ask on the terminal and stop the daemon."""
+    raise ValueError("the key is encrypted, and there is nobody to ask for its passphrase")
+
+
+def _digest(tls: Tls) -> bytes:
+    digest = hashlib.sha256()
+    for path in (tls.cert, tls.key, tls.client_ca):
+        content = b"" if path is None else Path(path).read_bytes()
+        digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.digest()

@@ -1,0 +1,348 @@
+"""The JSON documents of the API, from a snapshot: pure functions (reference 7.2 to 7.4)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from cronstable.api import (
+    ClusterPolicy,
+    ClusterView,
+    HostSnapshot,
+    Job,
+    Json,
+    LeaseView,
+    Outcome,
+    PeerView,
+    RunRecord,
+)
+
+SPREAD = "spread"
+
+
+def dumps(value: Json) -> bytes:
+    """Compact JSON as UTF-8. Text that is not valid Unicode (undecodable output) is written as escapes."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def iso(wall: float | None) -> str | None:
+    """Wall seconds as ISO 8601 in UTC with its offset; None stays None."""
+    return None if wall is None else datetime.fromtimestamp(wall, UTC).isoformat()
+
+
+def countdown(snapshot: HostSnapshot, name: str, wall: float) -> float | None:
+    """Seconds from ``wall`` to the next occurrence (negative when it is due and not started yet), None for never."""
+    due = snapshot.next_fires.get(name)
+    return None if due is None else round(due - wall, 6)
+
+
+def never_fires(snapshot: HostSnapshot, job: Job) -> bool:
+    """True when no occurrence lies ahead of an enabled job with a time schedule, or of a disabled one's schedule."""
+    if job.schedule.reboot:
+        return False
+    if job.name in snapshot.next_fires:
+        return snapshot.next_fires[job.name] is None
+    return job.schedule.never_fires
+
+
+def run_entry(record: RunRecord) -> dict[str, Json]:
+    """One finished run or skip."""
+    return {
+        "outcome": record.outcome.value,
+        "exit_code": record.exit_code,
+        "started_at": iso(record.started_at),
+        "finished_at": iso(record.finished_at),
+        "duration": _seconds(record.duration),
+        "fail_reason": record.fail_reason,
+        "skip_reason": record.skip_reason,
+        "resources": None,
+        "ranAt": iso(record.finished_at),
+    }
+
+
+def runs_document(name: str, records: Sequence[RunRecord]) -> dict[str, Json]:
+    """GET /jobs/{name}/runs: newest first, with figures over those runs."""
+    return {"name": name, "runs": [run_entry(r) for r in reversed(records)], "stats": _stats(records)}
+
+
+def job_parts(snapshot: HostSnapshot, job: Job) -> tuple[dict[str, Json], dict[str, Json]]:
+    """What a job's entry says before and after ``scheduled_in``, the only field that changes all the time."""
+    options = job.options
+    live = snapshot.live.get(job.name, ())
+    history = snapshot.history.get(job.name, ())
+    paused = snapshot.paused.get(job.name)
+    before: dict[str, Json] = {
+        "name": job.name,
+        "enabled": options.enabled,
+        "schedule": job.schedule.text,
+        "command": job.command if isinstance(job.command, str) else shlex.join(job.command),
+        "captureStdout": options.capture_stdout,
+        "captureStderr": options.capture_stderr,
+        "utc": options.utc,
+        "timezone": options.timezone,
+        "running": bool(live),
+        "pids": [run.pid for run in live],
+    }
+    after: dict[str, Json] = {
+        "never_fires": never_fires(snapshot, job),
+        "schedule_findings": schedule_findings(job),
+        "last_run": run_entry(history[-1]) if history else None,
+        "history": [{"outcome": r.outcome.value, "duration": _seconds(r.duration)} for r in history],
+        "paused": None if paused is None else {"until": iso(paused.until), "note": paused.note},
+        **_conditional(snapshot, job),
+    }
+    return before, after
+
+
+def job_entry(snapshot: HostSnapshot, job: Job, wall: float) -> dict[str, Json]:
+    """One entry of GET /jobs (reference 7.3)."""
+    before, after = job_parts(snapshot, job)
+    return {**before, "scheduled_in": countdown(snapshot, job.name, wall), **after}
+
+
+def status_entries(snapshot: HostSnapshot, wall: float) -> list[dict[str, Json]]:
+    """GET /status as JSON."""
+    entries: list[dict[str, Json]] = []
+    for job in snapshot.jobs.values():
+        entry: dict[str, Json] = {"job": job.name}
+        if live := snapshot.live.get(job.name):
+            entry |= {"status": "running", "pid": [run.pid for run in live]}
+        elif not job.options.enabled:
+            entry["status"] = "disabled"
+        elif job.schedule.reboot:
+            entry |= {"status": "scheduled", "scheduled_in": "@reboot"}
+        else:
+            entry |= {"status": "scheduled", "scheduled_in": countdown(snapshot, job.name, wall)}
+            if never_fires(snapshot, job):
+                entry["never_fires"] = True
+        entries.append(entry)
+    return entries
+
+
+def status_text(entries: Iterable[dict[str, Json]]) -> str:
+    """GET /status as lines, one a job; a line break in a name is shown escaped."""
+    return "\n".join(f"{_one_line(str(entry['job']))}: {_status_words(entry)}" for entry in entries)
+
+
+def summary(snapshot: HostSnapshot, wall: float) -> dict[str, Json]:
+    """GET /summary."""
+    jobs = snapshot.jobs.values()
+    enabled = [job for job in jobs if job.options.enabled]
+    due = [(t, job.name) for job in enabled if (t := snapshot.next_fires.get(job.name)) is not None]
+    soonest = min(due, default=None, key=lambda pair: pair[0])
+    return {
+        "version": snapshot.version,
+        "node_name": snapshot.node_name,
+        "generated_at": iso(wall),
+        "jobs": {
+            "total": len(jobs),
+            "enabled": len(enabled),
+            "disabled": len(jobs) - len(enabled),
+            "running": sum(1 for job in jobs if snapshot.live.get(job.name)),
+            "paused": sum(1 for job in jobs if job.name in snapshot.paused),
+            "failing": sum(1 for job in enabled if _failing(snapshot.history.get(job.name, ()))),
+            "never_fires": sum(1 for job in enabled if never_fires(snapshot, job)),
+        },
+        "next_fire": None
+        if soonest is None
+        else {"job": soonest[1], "in": round(soonest[0] - wall, 6), "at": iso(soonest[0])},
+        "cluster": _cluster_summary(snapshot),
+    }
+
+
+def cluster_document(snapshot: HostSnapshot) -> dict[str, Json]:
+    """GET /cluster (reference 7.4): no section, a section that does not work, or the view."""
+    view = snapshot.cluster
+    if not snapshot.cluster_configured:
+        return {"enabled": False, "peers": []}
+    if view is None:
+        return {
+            "enabled": True,
+            "error": snapshot.cluster_error or "the cluster backend has not started yet",
+            "peers": [],
+        }
+    lease = view.lease is not None
+    document: dict[str, Json] = {
+        "enabled": True,
+        "backend": view.backend,
+        "node_name": view.node_name,
+        "job_set_id": view.job_set_id,
+        "cluster_size": view.cluster_size,
+        "quorum": view.quorum,
+        "elect_leader": view.elect_leader,
+        "distribution": view.distribution,
+        "conflict": view.conflict,
+        "conflict_names": list(view.conflict_names),
+        "size_conflict": bool(view.conflicting_sizes),
+        "conflicting_sizes": list(view.conflicting_sizes),
+        "policy_conflict": bool(view.conflicting_policies),
+        "conflicting_policies": list(view.conflicting_policies),
+        "candidates_truncated": view.candidates_truncated,
+        "quorate": view.quorate,
+        "leader": None if view.distribution == SPREAD else view.leader,
+        "is_leader": view.is_leader and view.distribution != SPREAD,
+        "peers": [] if lease else [peer_entry(peer) for peer in view.peers],
+    }
+    if view.lease is not None:
+        document["lease"] = lease_entry(view.lease)
+    return document
+
+
+def lease_entry(lease: LeaseView) -> dict[str, Json]:
+    """The ``lease`` block: the backend's own entries, then who holds it; ``fence`` where the backend has one."""
+    fields = dict(lease.fields)
+    entry: dict[str, Json] = {key: value for key, value in fields.items() if key != "leaseId"}
+    entry |= {"identity": lease.identity, "holder": lease.holder}
+    if "leaseId" in fields:
+        entry["leaseId"] = fields["leaseId"]
+    if lease.fence is not None:
+        entry["fence"] = lease.fence
+    entry["expiry"] = iso(lease.expiry)
+    return entry
+
+
+def peer_entry(peer: PeerView) -> dict[str, Json]:
+    """One of ``peers``."""
+    return {
+        "host": peer.host,
+        "status": peer.status.value,
+        "node_name": peer.node_name,
+        "job_set_id": peer.job_set_id,
+        "last_seen": iso(peer.last_seen),
+        "last_error": peer.last_error,
+        "mismatch_streak": peer.mismatch_streak,
+    }
+
+
+def not_ready(snapshot: HostSnapshot) -> str | None:
+    """Why this node is not ready, None when it is (GET /readyz). Says nothing that needs a token."""
+    if snapshot.stopping:
+        return "shutting down"
+    if snapshot.reload.last_success <= 0:
+        return "the configuration has not been loaded"
+    if not snapshot.ready:
+        return "still starting"
+    if snapshot.cluster_configured and snapshot.cluster is None:
+        return "the cluster backend is not running"
+    return None
+
+
+def schedule_findings(job: Job) -> list[Json]:
+    """What the linter says about a job's schedule."""
+    return [{"message": text} for text in job.schedule.findings()]
+
+
+def owner(job: str, nodes: Iterable[str]) -> str | None:
+    """The node that rendezvous hashing gives ``job`` to, None without nodes (reference, 'Conventions')."""
+
+    def weight(node: str) -> tuple[int, str]:
+        return int.from_bytes(hashlib.sha256(f"{job}\0{node}".encode()).digest()[:8], "big"), node
+
+    return max(nodes, key=weight, default=None)
+
+
+def cluster_owner(view: ClusterView, job: Job) -> str | None:
+    """Who runs ``job`` under spread; None when nobody does (a Leader job without quorum)."""
+    prefer = job.options.cluster_policy is ClusterPolicy.PREFER_LEADER
+    return owner(job.name, view.available_owners if prefer else view.owners)
+
+
+def _conditional(snapshot: HostSnapshot, job: Job) -> dict[str, Json]:
+    options = job.options
+    entry: dict[str, Json] = {}
+    schedule = job.schedule
+    if schedule.resolved != schedule.text and not schedule.text.startswith(
+        "@"
+    ):  # nicknames resolve too, to no surprise
+        entry["schedule_resolved"] = schedule.resolved
+    if job.name in snapshot.reboot_pending:
+        entry["rebootPending"] = True
+    if options.priority != "normal":
+        entry["priority"] = options.priority
+    if snapshot.election_configured:
+        entry["clusterPolicy"] = options.cluster_policy.value
+        view = snapshot.cluster
+        spread = view is not None and view.distribution == SPREAD
+        if view is not None and spread and options.cluster_policy is not ClusterPolicy.EVERY_NODE:
+            entry["clusterOwner"] = cluster_owner(view, job)
+    return entry
+
+
+def _cluster_summary(snapshot: HostSnapshot) -> dict[str, Json]:
+    view = snapshot.cluster
+    if not snapshot.cluster_configured:
+        return {"enabled": False}
+    if view is None:
+        return {"enabled": True, "quorate": False, "is_leader": False, "leader": None}
+    spread = view.distribution == SPREAD
+    return {
+        "enabled": True,
+        "distribution": view.distribution,
+        "quorate": view.quorate,
+        "is_leader": view.is_leader and not spread,
+        "leader": None if spread else view.leader,
+    }
+
+
+def _failing(history: Sequence[RunRecord]) -> bool:
+    """True when the last run that came to a verdict failed; skips and cancelled runs say nothing."""
+    verdicts = (r.outcome for r in reversed(history) if r.outcome in (Outcome.SUCCESS, Outcome.FAILURE))
+    return next(verdicts, None) is Outcome.FAILURE
+
+
+def _stats(records: Sequence[RunRecord]) -> dict[str, Json]:
+    """Figures over runs; skips are no runs, and cancelled ones do not count towards the success rate."""
+    runs = [r for r in records if r.outcome is not Outcome.SKIPPED]
+    count = {outcome: sum(1 for r in runs if r.outcome is outcome) for outcome in Outcome}
+    durations = [r.duration for r in runs if r.duration is not None]
+    judged = len(runs) - count[Outcome.CANCELLED]
+    return {
+        "total": len(runs),
+        "success": count[Outcome.SUCCESS],
+        "failure": count[Outcome.FAILURE],
+        "cancelled": count[Outcome.CANCELLED],
+        "unknown": count[Outcome.UNKNOWN],
+        "success_rate": round(count[Outcome.SUCCESS] / judged, 6) if judged else None,
+        "avg_duration": _seconds(sum(durations) / len(durations)) if durations else None,
+        "min_duration": _seconds(min(durations, default=None)),
+        "max_duration": _seconds(max(durations, default=None)),
+        "last_duration": _seconds(durations[-1]) if durations else None,
+        **{
+            f"{kind}_{what}": None for what in ("cpu_seconds", "rss_bytes") for kind in ("avg", "max", "last")
+        },  # nothing measures these yet; the keys are part of the shape
+    }
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
+def _one_line(name: str) -> str:
+    return name if name.isprintable() else json.dumps(name, ensure_ascii=False)[1:-1]
+
+
+def _status_words(entry: dict[str, Json]) -> str:
+    pids = entry.get("pid")
+    wait = entry.get("scheduled_in")
+    if isinstance(pids, list):
+        return f"running (pid: {', '.join(map(str, pids))})"
+    if entry["status"] == "disabled":
+        return "disabled"
+    if entry.get("never_fires"):
+        return "no future runs (check the schedule)"
+    if isinstance(wait, int | float):
+        return f"scheduled (in {_span(wait)})"
+    return "scheduled (@reboot)" if wait == "@reboot" else "scheduled"
+
+
+def _span(seconds: float) -> str:
+    """A duration in its largest whole unit: ``3 hours``."""
+    for size, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'s' if count != 1 else ''}"
+    count = max(0, int(seconds))
+    return f"{count} second{'s' if count != 1 else ''}"
