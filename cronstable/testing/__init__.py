@@ -1,1 +1,18 @@
-"""The public contract kit: virtual clock, fault injection, and the suites a backend must pass."""
+"""The public contract kit: virtual time, fault injection, and the suites a backend must pass.
+
+A lease backend's whole test module (install ``cronstable[testing]``)::
+
+    import pytest
+    from cronstable.testing.lease_contract import LeaseStoreContract
+
+    class TestMyLease(LeaseStoreContract):
+        @pytest.fixture
+        def door(self, tmp_path):
+            return MyDoor(tmp_path)    # five methods: store, record, delete, garble, outage
+
+    # and, for what the host makes of it in virtual time, see cronstable.testing.election_contract
+
+``clock``: ``VirtualClock``, ``run_virtual``, ``until``, ``always``. ``host``: ``FakeHost`` with every seam.
+``memory``: the linearisable reference store. ``faults``: ``FaultyStore`` and its plans. ``planted``: broken stores
+that a test of the kit must catch. Only the contract modules and ``kit`` import pytest.
+"""
