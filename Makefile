@@ -1,0 +1,62 @@
+# The house keeps itself: `make test` is what CI runs, on a bare checkout as well as on a used one.
+# PYTHON: which interpreter the environment is made of, 3.11 or newer.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PLUGINS := $(sort $(wildcard plugins/*/pyproject.toml))
+PLUGIN_DIRS := $(PLUGINS:/pyproject.toml=)
+SOURCES := $(wildcard plugins/*/src)
+TESTS := $(wildcard plugins/*/tests)
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv lint format typecheck test pytest check snapshot clean
+
+help: ## what there is to do
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+venv: $(READY) ## the environment, made anew when a pyproject.toml changes
+
+# The tools are read from [dependency-groups] by our own three lines: only a recent pip can read them itself.
+$(READY): pyproject.toml $(PLUGINS)
+	rm -rf $(VENV)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > $(VENV)/tools.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/tools.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e . $(addprefix -e ./,$(PLUGIN_DIRS))
+	touch $@
+
+lint: $(READY) ## ruff, its formatter, mypy --strict, the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy cronstable $(SOURCES)
+	$(BIN)/mypy tests $(TESTS)
+	$(BIN)/lint-imports
+
+typecheck: $(READY) ## mypy --strict alone
+	$(BIN)/mypy cronstable $(SOURCES)
+	$(BIN)/mypy tests $(TESTS)
+
+format: $(READY) ## put the sources into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+pytest: $(READY) ## the tests alone; PYTEST_ARGS="tests/unit -x"
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test: lint pytest ## everything: lint, then all tests
+
+check: $(READY) ## the quick half: lint and the tests that need no server
+	$(MAKE) lint
+	$(BIN)/python -m pytest -m "not integration" tests/unit tests/architecture $(TESTS)
+
+snapshot: $(READY) ## write the record of the public surface anew, after an intended change
+	CRONSTABLE_WRITE_SNAPSHOTS=1 $(BIN)/python -m pytest tests/architecture/test_public_surface.py
+
+clean: ## away with everything that was made here
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
