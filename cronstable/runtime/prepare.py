@@ -79,7 +79,7 @@ async def _env_file(path: str, threads: Threads) -> Mapping[str, str]:
             return file.read()
 
     try:
-        return parse_env_file(await _look_up(threads, read, f"env_file {path!r}"), path)
+        return parse_env_file(await _look_up(threads, read, f"env_file {path!r}"))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SpawnFailed(f"env_file {path!r} cannot be used: {reason}") from error
