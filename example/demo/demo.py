@@ -1,0 +1,334 @@
+"""Three cronstable daemons elect a leader; you take the leader away and watch another one take over.
+
+Run it with ``make demo``. On a terminal single keys act; without one ``DEMO_SCRIPT`` says what to do, for example
+``DEMO_SCRIPT="wait 5; kill; wait 10; quit"``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from fleet import LEADER_JOB, TTL, DemoError, Fleet, Node
+
+TURN = 0.2
+"""Seconds between two looks at the nodes."""
+CONDITION_DEADLINE = 60.0
+"""Seconds that ``wait leader`` and its like wait before the demo fails."""
+TOUR = "wait run; wait 5; kill; wait moved; wait run; wait 3; restart; wait 5; term; wait moved; wait run; wait 3; quit"
+"""What happens without a terminal and without DEMO_SCRIPT."""
+
+KEYS = {"k": "kill", "t": "term", "s": "stop", "c": "cont", "r": "restart", "q": "quit", "?": "help"}
+HELP = """\
+  k  kill -9 the leader        the others take over once its lease has stood still for its ttl
+  t  SIGTERM the leader        it lets go of the lease, so another one takes over at once
+  s  SIGSTOP the leader        a frozen machine: it wakes up as a follower
+  c  SIGCONT what was stopped
+  r  restart what is dead
+  q  quit: end the three daemons, remove the directory"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One line of the file that every job appends to: its own account of what it was started for."""
+
+    scheduled_at: str
+    node: str
+    job: str
+
+
+class Screen:
+    """What is printed. Colour only on a terminal, and never when NO_COLOR is set."""
+
+    def __init__(self) -> None:
+        self._colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+    def say(self, text: str, code: str = "") -> None:
+        """Print at once; ``code`` is an ANSI colour."""
+        print(f"\x1b[{code}m{text}\x1b[0m" if code and self._colour else text, flush=True)
+
+    def event(self, text: str) -> None:
+        """Something that a reader should not miss."""
+        self.say(f"{datetime.now():%H:%M:%S}  *** {text}", "1;33")
+
+
+class Demo:
+    """The live view, and what can be done to the nodes."""
+
+    def __init__(self, fleet: Fleet, screen: Screen) -> None:
+        self._fleet = fleet
+        self._screen = screen
+        self._runs = fleet.runs.open(encoding="utf-8")
+        self._line = ""
+        self._reasons: dict[str, str] = {}
+        self._leader: str | None = None
+        self._struck: tuple[str, float, str] | None = None
+        self._last_leader_run: Run | None = None
+        self._runs_seen: list[Run] = []
+        self._skips: set[tuple[str, str, str]] = set()
+        self._skips_due = 0.0
+        self._moved = False
+        self.over = False
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def introduce(self) -> None:
+        """Say where everything is."""
+        say = self._screen.say
+        say("three daemons, one shared directory, one leader", "1")
+        for node in self._fleet.nodes:
+            say(f"  {node.name}  {node.url}/cluster  {node.url}/jobs")
+            say(f"          config {node.config}   log {node.log}")
+        say(f"  the jobs are in {self._fleet.directory}/jobs.yaml, the lease is below {self._fleet.directory}/shared")
+        say(f"  one line a run: when it was due, on which node it ran, why that node (lease ttl {TTL} s)")
+        say(HELP)
+
+    def look(self) -> None:
+        """Print what is new."""
+        self._look_at_leader()
+        self._look_at_runs()
+        if time.monotonic() >= self._skips_due:
+            self._skips_due = time.monotonic() + 1.0
+            self._look_at_skips()
+
+    def _look_at_leader(self) -> None:
+        leader = None
+        for node in self._fleet.nodes:
+            view = node.get("/cluster")
+            if view is not None and view.get("is_leader"):
+                leader, fence = node, view["lease"].get("fence")
+        if leader is None or leader.name == self._leader:
+            return
+        if self._struck is not None and self._struck[0] != leader.name:
+            name, at, how = self._struck
+            took = time.monotonic() - at
+            self._screen.event(f"LEADERSHIP MOVED {name} -> {leader.name}, {took:.1f} s after {how} (fence {fence})")
+            self._struck, self._moved = None, True
+        else:
+            self._screen.event(f"LEADER is {leader.name} (fence {fence})")
+        self._leader = leader.name
+
+    def _look_at_runs(self) -> None:
+        for text in iter(self._runs.readline, ""):
+            self._line += text
+            if not self._line.endswith("\n"):
+                return
+            words, self._line = self._line.split(), ""
+            if len(words) == 3:
+                self._show_run(Run(*words))
+
+    def _show_run(self, run: Run) -> None:
+        self._runs_seen.append(run)
+        if run.job == LEADER_JOB:
+            self._note_gap(run)
+            self._last_leader_run = run
+        self._screen.say(f"{run.scheduled_at[11:19]}  {run.node}  run   {self._reason(run):<11} {run.job}")
+
+    def _note_gap(self, run: Run) -> None:
+        before = self._last_leader_run
+        if before is None or before.node == run.node:
+            return
+        gap = int((instant(run) - instant(before)).total_seconds()) - 1
+        self._screen.event(
+            f"{LEADER_JOB}: {before.node} -> {run.node}, {max(gap, 0)} scheduled times in between not run"
+        )
+
+    def _reason(self, run: Run) -> str:
+        """Why the gate let this node run it: the job's policy, with the word that the decision record has for it."""
+        if run.job not in self._reasons:
+            for node in self._fleet.nodes:
+                for job in node.get("/jobs") or ():
+                    policy = job.get("clusterPolicy", "")
+                    self._reasons[job["name"]] = {
+                        "Leader": "leader",
+                        "PreferLeader": "available",
+                        "EveryNode": "every-node",
+                    }.get(policy, policy)
+        return self._reasons.get(run.job, "?")
+
+    def _look_at_skips(self) -> None:
+        """Skips that a node wrote into a job's history, such as the slots that a frozen node slept through."""
+        for node in self._fleet.nodes:
+            for job in self._reasons:
+                for row in (node.get(f"/jobs/{job}/runs") or {}).get("runs", ()):
+                    key = (node.name, job, row["finished_at"])
+                    if row["outcome"] == "skipped" and key not in self._skips:
+                        self._skips.add(key)
+                        self._screen.say(
+                            f"{row['finished_at'][11:19]}  {node.name}  skip  {row['skip_reason']:<11} {job}"
+                        )
+
+    # -- doing --------------------------------------------------------------------------------------------------------
+
+    def command(self, words: str) -> Iterator[None]:
+        """Carry out one command; yields while it waits."""
+        verb, _, rest = words.partition(" ")
+        if verb == "wait":
+            yield from self._wait(rest.strip())
+            return
+        strikes = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
+        if verb in strikes:
+            self._strike(strikes[verb])
+        elif verb == "cont":
+            self._continue()
+        elif verb == "restart":
+            yield from self._restart()
+        elif verb == "quit":
+            self.over = True
+        elif verb == "help":
+            self._screen.say(HELP)
+        else:
+            raise DemoError(f"there is no command {words!r}; known: wait, {', '.join(KEYS.values())}")
+
+    def _strike(self, number: signal.Signals) -> None:
+        leader = next((node for node in self._fleet.nodes if node.name == self._leader), None)
+        if leader is None or not leader.alive or leader.stopped:
+            self._screen.event("no living leader to take away: wait for one, or restart (r), or continue (c)")
+            return
+        how = "kill -9" if number is signal.SIGKILL else number.name
+        self._screen.event(f"{how} {leader.name} (the leader)")
+        self._struck, self._moved = (leader.name, time.monotonic(), how), False
+        self._runs_seen.clear()
+        self._fleet.signal(leader, number)
+
+    def _continue(self) -> None:
+        for node in self._fleet.nodes:
+            if node.stopped:
+                self._screen.event(f"SIGCONT {node.name}")
+                self._fleet.signal(node, signal.SIGCONT)
+
+    def _restart(self) -> Iterator[None]:
+        for node in self._fleet.nodes:
+            if not node.alive:
+                self._screen.event(f"starting {node.name} again")
+                self._fleet.start(node)
+                yield from self._until(f"{node.name} to be ready", partial(_ready, node))
+
+    def _wait(self, what: str) -> Iterator[None]:
+        """``wait 5``: seconds. ``wait leader``, ``wait moved``, ``wait run``: until that is so, or the demo fails."""
+        conditions: dict[str, Callable[[], bool]] = {
+            "leader": lambda: self._leader is not None,
+            "moved": lambda: self._moved,
+            "run": lambda: any(run.job == LEADER_JOB and run.node == self._leader for run in self._runs_seen),
+        }
+        if what in conditions:
+            yield from self._until(what, conditions[what])
+            return
+        try:
+            end = time.monotonic() + float(what)
+        except ValueError:
+            known = ", ".join(conditions)
+            raise DemoError(f"wait for what? {what!r} is neither seconds nor one of: {known}") from None
+        while time.monotonic() < end:
+            yield
+
+    def _until(self, what: str, condition: Callable[[], bool]) -> Iterator[None]:
+        deadline = time.monotonic() + CONDITION_DEADLINE
+        while not condition():
+            if time.monotonic() > deadline:
+                raise DemoError(f"waited {CONDITION_DEADLINE:g} s in vain for: {what}")
+            yield
+
+
+def instant(run: Run) -> datetime:
+    """When the run was due."""
+    return datetime.fromisoformat(run.scheduled_at)
+
+
+def _ready(node: Node) -> bool:
+    if not node.alive:
+        raise DemoError(f"{node.name} ended at once; its log is {node.log}")
+    return node.get("/readyz") is not None
+
+
+# -- input ------------------------------------------------------------------------------------------------------------
+
+
+def play(demo: Demo, script: str) -> None:
+    """Carry out a script: commands between semicolons."""
+    for words in filter(None, (part.strip() for part in script.split(";"))):
+        for _ in demo.command(words):
+            demo.look()
+            time.sleep(TURN)
+        demo.look()
+        if demo.over:
+            return
+
+
+def follow_keys(demo: Demo) -> None:
+    """Act on single keys until ``q``."""
+    with single_keys():
+        while not demo.over:
+            demo.look()
+            ready, _, _ = select.select([sys.stdin], [], [], TURN)
+            if not ready:
+                continue
+            key = os.read(sys.stdin.fileno(), 1).decode("ascii", "replace")
+            if not key:
+                return
+            for _ in demo.command(KEYS.get(key.lower(), "help")):
+                demo.look()
+                time.sleep(TURN)
+
+
+@contextlib.contextmanager
+def single_keys() -> Iterator[None]:
+    """Keys come at once and unseen, instead of line by line; the terminal is put back afterwards."""
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def interrupt(number: int, frame: object) -> None:
+    """SIGTERM and SIGHUP end the demo the way Ctrl-C does: with nothing left behind."""
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Run the demo; the exit code: 0 quit, 1 something did not work, 130 interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", action="store_true", help="leave the directory with configs and logs behind")
+    keep = parser.parse_args().keep
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)
+    screen = Screen()
+    fleet = Fleet([sys.executable, "-m", "cronstable"])
+    try:
+        screen.say("starting three daemons ...")
+        fleet.start_all()
+        demo = Demo(fleet, screen)
+        demo.introduce()
+        script = os.environ.get("DEMO_SCRIPT")
+        if script is None and sys.stdin.isatty():
+            follow_keys(demo)
+        else:
+            play(demo, script or TOUR)
+    except DemoError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        screen.say("interrupted")
+        return 130
+    finally:
+        fleet.close(keep=keep)
+        screen.say(f"all daemons ended{'' if keep else ', directory removed'}: {fleet.directory}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""Three cronstable daemons on this machine that share one directory: their files, their processes, their API."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NAMES = ("node-a", "node-b", "node-c")
+PREFERRED_PORTS = (8080, 8081, 8082)
+TTL = 5
+LEADER_JOB = "leader-every-second"
+START_DEADLINE = 60.0
+STOP_DEADLINE = 10.0
+ASK_TIMEOUT = 0.5
+
+_JOBS = """\
+# The job set. All three nodes include this one file, so they have the same job-set ID.
+defaults:
+  environment:
+    - key: DEMO_RUNS
+      value: "{runs}"
+jobs:
+  - name: leader-every-second
+    command: &note |
+      echo "$CRONSTABLE_SCHEDULED_AT $CRONSTABLE_NODE $CRONSTABLE_JOB_NAME" >> "$DEMO_RUNS"
+    schedule: "* * * * * * *"
+    clusterPolicy: Leader
+  - name: prefer-every-5-seconds
+    command: *note
+    schedule: "*/5 * * * * * *"
+    clusterPolicy: PreferLeader
+  - name: all-every-10-seconds
+    command: *note
+    schedule: "*/10 * * * * * *"
+    clusterPolicy: EveryNode
+"""
+
+_NODE = """\
+# {name}: who it is, where the lease lives, where its API listens.
+include:
+  - jobs.yaml
+cluster:
+  backend: filesystem
+  nodeName: {name}
+  filesystem:
+    path: "{shared}"
+    ttl: {ttl}
+web:
+  listen:
+    - http://127.0.0.1:{port}
+"""
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One daemon. ``stopped``: SIGSTOP was sent and SIGCONT was not."""
+
+    name: str
+    port: int
+    config: Path
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    stopped: bool = False
+
+    @property
+    def url(self) -> str:
+        """Where its API listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process exists."""
+        return self.process is not None and self.process.poll() is None
+
+    def get(self, path: str) -> Any:
+        """The JSON that the API answers with, None when it does not answer."""
+        if not self.alive or self.stopped:
+            return None
+        # A plain connection: the proxy that the environment may name must not see requests to this machine.
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ASK_TIMEOUT)
+        try:
+            connection.request("GET", path, headers={"Accept": "application/json"})
+            answer = connection.getresponse()
+            return json.loads(answer.read()) if answer.status == 200 else None
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+        finally:
+            connection.close()
+
+
+class Fleet:
+    """The three nodes and the temporary directory they live in."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self.directory = Path(tempfile.mkdtemp(prefix="cronstable-demo-"))
+        self.runs = self.directory / "runs.log"
+        self.runs.touch()
+        shared = self.directory / "shared"
+        shared.mkdir()
+        (self.directory / "jobs.yaml").write_text(_JOBS.format(runs=self.runs), encoding="utf-8")
+        self.nodes = [
+            Node(name, port, self.directory / f"{name}.yaml", self.directory / f"{name}.log")
+            for name, port in zip(NAMES, free_ports(), strict=True)
+        ]
+        for node in self.nodes:
+            text = _NODE.format(name=node.name, shared=shared, ttl=TTL, port=node.port)
+            node.config.write_text(text, encoding="utf-8")
+
+    def start(self, node: Node) -> None:
+        """Start the daemon of ``node``; its output goes to its log file."""
+        with node.log.open("ab") as log:
+            # A session of its own: Ctrl-C on the terminal is ours to handle, in order.
+            node.process = subprocess.Popen(
+                [*self._command, "-c", str(node.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        node.stopped = False
+
+    def start_all(self) -> None:
+        """Start the nodes that do not run, and wait until each says that it is ready."""
+        for node in self.nodes:
+            if not node.alive:
+                self.start(node)
+        deadline = time.monotonic() + START_DEADLINE
+        waiting = [node for node in self.nodes if not node.stopped]
+        while waiting:
+            waiting = [node for node in waiting if node.get("/readyz") is None]
+            for node in waiting:
+                if not node.alive:
+                    raise DemoError(f"{node.name} ended at once; its log says:\n{tail(node.log)}")
+            if waiting and time.monotonic() > deadline:
+                names = ", ".join(node.name for node in waiting)
+                raise DemoError(f"not ready after {START_DEADLINE:g} s: {names}\n{tail(waiting[0].log)}")
+            time.sleep(0.1 if waiting else 0)
+
+    def signal(self, node: Node, number: signal.Signals) -> None:
+        """Send a signal to the daemon of ``node``, and to nobody else."""
+        if node.process is None:
+            return
+        node.process.send_signal(number)  # does nothing once the process was waited for
+        if number is signal.SIGKILL:
+            node.process.wait()
+        elif number in (signal.SIGSTOP, signal.SIGCONT):
+            node.stopped = number is signal.SIGSTOP
+
+    def close(self, *, keep: bool = False) -> None:
+        """End every daemon that was started here and remove the directory."""
+        for node in self.nodes:
+            if node.alive:
+                self.signal(node, signal.SIGTERM)
+                self.signal(node, signal.SIGCONT)
+        deadline = time.monotonic() + STOP_DEADLINE
+        for node in self.nodes:
+            if node.process is None:
+                continue
+            try:
+                node.process.wait(timeout=max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.signal(node, signal.SIGKILL)
+        if not keep:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def free_ports() -> list[int]:
+    """A port for each node: 8080 to 8082 where they are free, others where not."""
+    sockets: list[socket.socket] = []
+    try:
+        for port in PREFERRED_PORTS:
+            sock = socket.socket()
+            sockets.append(sock)
+            # As a server does it: a port that only a closed connection still remembers counts as free.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("127.0.0.1", port))
+                sock.listen()
+            except OSError:
+                sock.close()
+                sockets[-1] = sock = socket.socket()
+                sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def tail(path: Path, lines: int = 15) -> str:
+    """The last lines of a text file."""
+    try:
+        return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    except OSError as error:
+        return f"({path} cannot be read: {os.strerror(error.errno or 0)})"
