@@ -60,3 +60,10 @@ snapshot: $(READY) ## write the record of the public surface anew, after an inte
 clean: ## away with everything that was made here
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# -- the demo ---------------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+
+demo: $(READY) ## three daemons elect a leader and you take it away; DEMO_SCRIPT="wait 5; kill; wait 10; quit" needs no keys
+	@$(BIN)/python example/demo/demo.py
