@@ -144,7 +144,7 @@ class Api:
 
     async def whoami(self, request: web.Request) -> web.Response:
         """GET /whoami."""
-        caller = _caller(request)
+        caller = self._caller(request)
         return _json(
             {
                 "authenticated": caller.authenticated,
@@ -186,7 +186,7 @@ class Api:
         """Carry out a command in the name of the caller, or answer why not."""
         try:
             with anyio.fail_after(COMMAND_TIMEOUT):
-                outcome = await self._host.do(command, Actor(_caller(request).label, "api"))
+                outcome = await self._host.do(command, Actor(self._caller(request).label, "api"))
         except TimeoutError:
             _fail(504, f"no answer within {COMMAND_TIMEOUT:g} s; it may still take effect")
         if isinstance(outcome, NoSuchJob):
@@ -253,15 +253,11 @@ class Api:
         """Check the token and its scopes, then take in the body of a request that has one."""
         if request.path in PROBES:
             return await handler(request)
-        caller = self._guard.identify(request.headers.get("Authorization"), request.remote or "a unix socket")
-        if isinstance(caller, Unauthorized):
-            return _unauthorized()
-        refused = self._guard.permit(caller, request.method, token_needed=request.path in TOKEN_NEEDED)
+        refused = self._guard.permit(self._caller(request), request.method, token_needed=request.path in TOKEN_NEEDED)
         if isinstance(refused, Forbidden):
             _fail(403, refused.reason)
-        if refused is not None:
-            return _unauthorized()
-        request["caller"] = caller
+        if isinstance(refused, Unauthorized):
+            _fail(401, "a valid token is needed")
         if request.can_read_body:
             try:
                 with anyio.fail_after(READ_TIMEOUT):
@@ -274,6 +270,13 @@ class Api:
 
     def _wall(self) -> float:
         return self._host.clock.now().wall
+
+    def _caller(self, request: web.Request) -> Caller:
+        """Who sent the request, or 401."""
+        caller = self._guard.identify(request.headers.get("Authorization"), request.remote or "a unix socket")
+        if isinstance(caller, Unauthorized):
+            _fail(401, "a valid token is needed")
+        return caller
 
     def _find(self, request: web.Request) -> tuple[HostSnapshot, Job]:
         snapshot = self._host.snapshot()
@@ -312,18 +315,9 @@ def _json(value: Json) -> web.Response:
 
 
 def _error(status: int, reason: str) -> web.Response:
-    return web.Response(status=status, body=shapes.dumps({"error": reason}), content_type="application/json")
-
-
-def _unauthorized() -> web.Response:
-    response = _error(401, "a valid token is needed")
-    response.headers["WWW-Authenticate"] = 'Bearer realm="cronstable"'
-    return response
-
-
-def _caller(request: web.Request) -> Caller:
-    caller: Caller = request["caller"]
-    return caller
+    headers = {"WWW-Authenticate": 'Bearer realm="cronstable"'} if status == 401 else None
+    body = shapes.dumps({"error": reason})
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 
 async def _options(request: web.Request) -> web.Response:
