@@ -1,0 +1,259 @@
+"""Where the API listens and what it survives: taken ports, stale sockets, rotated secrets and certificates."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+import trustme
+
+pytestmark = pytest.mark.anyio
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition by letting others run; the deadline is the caller's or 10 s."""
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.wait_all_tasks_blocked()
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_taken_port_is_skipped_with_a_warning_and_the_others_serve(
+    host: Any, port: int, run_service: Any, client_for: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        other = taken.getsockname()[1]
+        async with run_service(host, {"listen": [f"http://127.0.0.1:{other}", f"http://127.0.0.1:{port}"]}):
+            reply = await client_for(("127.0.0.1", port))("GET", "/version")
+    assert reply.status == 200
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert f"http://127.0.0.1:{other}" in warnings[0]
+
+
+async def test_when_nothing_can_be_opened_it_is_tried_again_every_minute(
+    host: Any, run_service: Any, client_for: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    address = taken.getsockname()
+    async with run_service(host, {"listen": [f"http://127.0.0.1:{address[1]}"]}):
+        assert "unreachable" in caplog.text
+        taken.close()
+        caplog.set_level(logging.INFO)
+        caplog.clear()
+        host.clock.advance(60)
+        await until(lambda: "listening on" in caplog.text)
+        reply = await client_for(address)("GET", "/version")
+    assert reply.status == 200
+
+
+async def test_the_same_failure_is_warned_of_once(
+    host: Any, run_service: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = tmp_path / "missing" / "c.sock"
+    async with run_service(host, {"listen": [f"unix://{missing}"]}):
+        for count in (2, 3):
+            host.clock.advance(60)
+            await until(lambda count=count: sum(r.levelno == logging.ERROR for r in caplog.records) == count)
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "No such file or directory" in warnings[0]
+    assert str(missing) in warnings[0]
+
+
+@pytest.mark.parametrize(("text", "mode"), [("0600", 0o600), ("0666", 0o666)])
+async def test_a_unix_socket_has_its_mode_and_is_removed_at_the_end(
+    host: Any, run_service: Any, client_for: Any, socket_dir: Path, text: str, mode: int
+) -> None:
+    path = socket_dir / "c.sock"
+    async with run_service(host, {"listen": [f"unix://{path}"], "socketMode": text}):
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        reply = await client_for(str(path))("GET", "/version")
+    assert reply.status == 200
+    assert not path.exists()
+
+
+async def test_a_wrong_token_over_a_unix_socket_is_refused(
+    host: Any, run_service: Any, client_for: Any, socket_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = socket_dir / "c.sock"
+    async with run_service(host, {"listen": [f"unix://{path}"], "authToken": {"value": "s"}}):
+        reply = await client_for(str(path))("GET", "/jobs", {"Authorization": "Bearer x"})
+    assert reply.status == 401
+    assert "a unix socket" in caplog.text
+
+
+async def test_a_socket_of_a_dead_process_is_replaced(
+    host: Any, run_service: Any, client_for: Any, socket_dir: Path
+) -> None:
+    path = socket_dir / "c.sock"
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(path))
+    dead.close()
+    async with run_service(host, {"listen": [f"unix://{path}"]}):
+        reply = await client_for(str(path))("GET", "/version")
+    assert reply.status == 200
+
+
+async def test_a_socket_that_somebody_listens_on_is_left_alone(
+    host: Any, run_service: Any, socket_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = socket_dir / "c.sock"
+    with socket.socket(socket.AF_UNIX) as living:
+        living.bind(str(path))
+        living.listen()
+        inode = path.stat().st_ino
+        async with run_service(host, {"listen": [f"unix://{path}"]}):
+            assert "another process listens" in caplog.text
+        assert path.stat().st_ino == inode
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(
+    host: Any, run_service: Any, socket_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = socket_dir / "notes.txt"
+    path.write_text("precious")
+    async with run_service(host, {"listen": [f"unix://{path}"]}):
+        assert "is not a socket" in caplog.text
+    assert path.read_text() == "precious"
+
+
+async def test_a_socket_that_was_taken_over_is_not_removed(host: Any, run_service: Any, socket_dir: Path) -> None:
+    path, other = socket_dir / "c.sock", socket_dir / "other.sock"
+    with socket.socket(socket.AF_UNIX) as successor:
+        async with run_service(host, {"listen": [f"unix://{path}"]}):
+            successor.bind(str(other))
+            os.replace(other, path)
+        assert path.exists()
+
+
+class Certificates:
+    """A throw-away authority and the files of one server."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ca = trustme.CA()
+        self.cert, self.key, self.client_ca = directory / "cert.pem", directory / "key.pem", directory / "ca.pem"
+        self.write(self.ca)
+        self.ca.cert_pem.write_to_path(self.client_ca)
+
+    def write(self, ca: trustme.CA) -> None:
+        issued = ca.issue_cert("127.0.0.1", "localhost")
+        issued.private_key_pem.write_to_path(self.key)
+        issued.cert_chain_pems[0].write_to_path(self.cert)
+
+    def section(self, **more: str) -> dict[str, str]:
+        return {"cert": str(self.cert), "key": str(self.key), **more}
+
+    def client(self, ca: trustme.CA | None = None, issued: trustme.LeafCert | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        (ca or self.ca).configure_trust(context)
+        if issued is not None:
+            issued.configure_cert(context)
+        return context
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+async def test_https_is_served_with_the_configured_certificate(
+    host: Any, port: int, run_service: Any, client_for: Any, certificates: Certificates
+) -> None:
+    async with run_service(host, {"listen": [f"https://127.0.0.1:{port}"], "tls": certificates.section()}):
+        reply = await client_for(("127.0.0.1", port), certificates.client())("GET", "/version")
+    assert reply.status == 200
+
+
+async def test_a_client_certificate_is_compulsory_with_a_client_ca(
+    host: Any, port: int, run_service: Any, client_for: Any, certificates: Certificates
+) -> None:
+    section = {
+        "listen": [f"https://127.0.0.1:{port}"],
+        "tls": certificates.section(clientCa=str(certificates.client_ca)),
+    }
+    known = certificates.ca.issue_cert("client.example")
+    stranger = trustme.CA().issue_cert("client.example")
+    async with run_service(host, section):
+        reply = await client_for(("127.0.0.1", port), certificates.client(issued=known))("GET", "/version")
+        for context in (certificates.client(), certificates.client(issued=stranger)):
+            with pytest.raises((ssl.SSLError, ConnectionError, IndexError)):
+                await client_for(("127.0.0.1", port), context)("GET", "/version")
+    assert reply.status == 200
+
+
+async def test_a_certificate_that_does_not_load_skips_its_listener_only(
+    host: Any, port: int, run_service: Any, client_for: Any, certificates: Certificates, caplog: Any, socket_dir: Path
+) -> None:
+    certificates.cert.write_text("half a certificate")
+    path = socket_dir / "c.sock"
+    section = {"listen": [f"https://127.0.0.1:{port}", f"unix://{path}"], "tls": certificates.section()}
+    async with run_service(host, section):
+        reply = await client_for(str(path))("GET", "/version")
+    assert reply.status == 200
+    assert str(certificates.cert) in caplog.text
+
+
+async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(
+    host: Any, port: int, run_service: Any, client_for: Any, certificates: Certificates, caplog: Any
+) -> None:
+    caplog.set_level(logging.INFO)
+    renewed = trustme.CA()
+    async with run_service(host, {"listen": [f"https://127.0.0.1:{port}"], "tls": certificates.section()}):
+        certificates.cert.write_text("half a certificate")
+        host.clock.advance(60)
+        await until(lambda: "does not load" in caplog.text)
+        old = await client_for(("127.0.0.1", port), certificates.client())("GET", "/version")
+        certificates.write(renewed)
+        caplog.clear()
+        host.clock.advance(60)
+        await until(lambda: "listening on" in caplog.text)
+        new = await client_for(("127.0.0.1", port), certificates.client(renewed))("GET", "/version")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await client_for(("127.0.0.1", port), certificates.client())("GET", "/version")
+    assert old.status == new.status == 200
+
+
+async def test_a_rotated_token_file_is_taken_over_only_when_it_can_be_read(
+    serve: Any, host: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    token = tmp_path / "token"
+    token.write_text("first")
+
+    async def status(call: Any, text: str) -> int:
+        reply = await call("GET", "/whoami", {"Authorization": f"Bearer {text}"})
+        return int(reply.status)
+
+    async with serve(authToken={"fromFile": str(token)}) as call:
+        token.write_text("")
+        host.clock.advance(60)
+        await until(lambda: "old tokens stay" in caplog.text)
+        kept = await status(call, "first")
+        token.write_text("second")
+        host.clock.advance(60)
+        await until(lambda: "were replaced" in caplog.text)
+        rotated = await status(call, "second"), await status(call, "first")
+    assert kept == 200
+    assert rotated == (200, 401)
+
+
+def test_the_hooks_import_no_aiohttp() -> None:
+    code = "import sys, cronstable.builtin.web as w; list(w.cronstable_services()); print('aiohttp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"
