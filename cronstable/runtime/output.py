@@ -49,6 +49,7 @@ class OutputHub:
         buffer = self._buffers[run_id]
         buffer.done = True
         buffer.notify()
+        self._buffers.move_to_end(run_id)
         self._finished += 1
         if self._finished > FINISHED_RUNS:
             for old, candidate in self._buffers.items():

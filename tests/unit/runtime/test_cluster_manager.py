@@ -1,0 +1,199 @@
+"""The cluster manager: fails closed, rebuilds on change, counts and announces every transition."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import cast
+
+import anyio
+
+from cronstable.config import ClusterConfig
+from cronstable.core.events import Event, LeaderChanged, QuorumChanged
+from cronstable.core.view import ClusterView
+from cronstable.plugin.descriptors import ElectionBackend
+from cronstable.plugin.protocols import Election, ElectionContext, Host, Started
+from cronstable.runtime.bus import EventBus
+from cronstable.runtime.cluster_manager import ClusterManager
+from cronstable.testing.clock import VirtualClock, run_virtual
+
+LOG = logging.getLogger("test")
+CONFIG = ClusterConfig(
+    backend=ElectionBackend(name="fake", factory="nowhere:make"),
+    node_name="node-a",
+    connect_timeout=10.0,
+    elect_leader=True,
+    distribution="single-leader",
+    settings={"ttl": 15},
+    section={},
+)
+
+
+class FakeElection:
+    """An election whose view a test sets; it announces changes and notes how it was stopped."""
+
+    def __init__(self, *, fails: Exception | None = None, leader: bool = False) -> None:
+        self.fails = fails
+        self.answer = ClusterView("fake", "node-a", "v1:0", quorate=True, is_leader=leader)
+        self.released = False
+        self.crash = anyio.Event()
+        self._changed = anyio.Event()
+
+    def view(self) -> ClusterView:
+        return self.answer
+
+    def become(self, *, leader: bool, quorate: bool = True) -> None:
+        self.answer = replace(self.answer, is_leader=leader, quorate=quorate)
+        self._changed.set()
+
+    async def wait_change(self) -> None:
+        await self._changed.wait()
+        self._changed = anyio.Event()
+
+    async def run(self, host: Host, *, task_status: Started) -> None:
+        if self.fails is not None:
+            raise self.fails
+        task_status.started()
+        try:
+            await self.crash.wait()
+            raise RuntimeError("crashed")
+        finally:
+            self.released = True
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = VirtualClock.of_loop()
+        self.bus = EventBus(LOG)
+        self.made: list[FakeElection] = []
+        self.queue: list[FakeElection] = []
+        self.seen: list[Event] = []
+        self.manager = ClusterManager(
+            make=self._make,
+            host=cast(Host, None),
+            bus=self.bus,
+            clock=self.clock,
+            log=LOG,
+            job_set_id=lambda: "v1:0",
+        )
+
+    def _make(self, config: ClusterConfig, context: ElectionContext, host: Host) -> Election:
+        election = self.queue.pop(0)
+        self.made.append(election)
+        return election
+
+    async def listen(self) -> None:
+        async for event in self.bus.subscribe(LeaderChanged, QuorumChanged):
+            self.seen.append(event)
+
+    def said(self) -> list[str]:
+        out = []
+        for event in self.seen:
+            if isinstance(event, LeaderChanged):
+                out.append("leader" if event.is_leader else "follower")
+            elif isinstance(event, QuorumChanged):
+                out.append("quorate" if event.quorate else "no quorum")
+        return out
+
+
+def scenario(body: Callable[[Bench], Awaitable[None]]) -> Bench:
+    async def run() -> Bench:
+        bench = Bench()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bench.listen)
+            await anyio.lowlevel.checkpoint()
+            bench.manager.bind(tasks)
+            await body(bench)
+            await anyio.sleep(1)
+            tasks.cancel_scope.cancel()
+        return bench
+
+    return run_virtual(run)
+
+
+def test_a_backend_that_does_not_start_leaves_the_gate_closed_and_says_why() -> None:
+    async def body(bench: Bench) -> None:
+        bench.queue = [FakeElection(fails=RuntimeError("locks are fiction"))]
+        await bench.manager.reconcile(CONFIG)
+
+    manager = scenario(body).manager
+    assert manager.elects
+    assert manager.view() is None
+    assert manager.error == "locks are fiction"
+
+
+def test_a_start_that_failed_is_tried_again_at_the_next_pass() -> None:
+    async def body(bench: Bench) -> None:
+        bench.queue = [FakeElection(fails=RuntimeError("not mounted yet")), FakeElection(leader=True)]
+        await bench.manager.reconcile(CONFIG)
+        await bench.manager.reconcile(CONFIG)
+        view = bench.manager.view()
+        assert view is not None
+        assert view.is_leader
+        assert bench.manager.error is None
+
+    assert scenario(body).said() == ["quorate", "leader"]
+
+
+def test_an_unchanged_section_keeps_the_election() -> None:
+    async def body(bench: Bench) -> None:
+        bench.queue = [FakeElection()]
+        await bench.manager.reconcile(CONFIG)
+        await bench.manager.reconcile(replace(CONFIG))
+
+    assert len(scenario(body).made) == 1
+
+
+def test_a_changed_section_releases_first_and_counts_what_was_lost() -> None:
+    async def body(bench: Bench) -> None:
+        old, new = FakeElection(leader=True), FakeElection()
+        bench.queue = [old, new]
+        await bench.manager.reconcile(CONFIG)
+        await bench.manager.reconcile(replace(CONFIG, settings={"ttl": 5}))
+        assert old.released
+
+    bench = scenario(body)
+    assert bench.said() == ["quorate", "leader", "no quorum", "follower", "quorate"]
+    assert (bench.manager.leader_transitions, bench.manager.quorum_transitions) == (2, 3)
+
+
+def test_a_change_of_the_view_is_an_event_at_once() -> None:
+    async def body(bench: Bench) -> None:
+        election = FakeElection()
+        bench.queue = [election]
+        await bench.manager.reconcile(CONFIG)
+        election.become(leader=True)
+        await anyio.sleep(0.01)
+        assert bench.said()[-1] == "leader"
+        election.become(leader=False, quorate=False)
+        await anyio.sleep(0.01)
+
+    assert scenario(body).said() == ["quorate", "leader", "no quorum", "follower"]
+
+
+def test_an_election_that_crashes_closes_the_gate_and_is_rebuilt() -> None:
+    async def body(bench: Bench) -> None:
+        first, second = FakeElection(leader=True), FakeElection()
+        bench.queue = [first, second]
+        await bench.manager.reconcile(CONFIG)
+        first.crash.set()
+        await anyio.sleep(0.5)
+        assert bench.manager.view() is None
+        assert bench.manager.error is not None
+        await bench.manager.reconcile(CONFIG)
+        assert bench.manager.view() is not None
+
+    assert scenario(body).said() == ["quorate", "leader", "no quorum", "follower", "quorate"]
+
+
+def test_removing_the_section_stops_electing() -> None:
+    async def body(bench: Bench) -> None:
+        bench.queue = [FakeElection(leader=True)]
+        await bench.manager.reconcile(CONFIG)
+        await bench.manager.reconcile(None)
+
+    bench = scenario(body)
+    assert not bench.manager.elects
+    assert bench.manager.view() is None
+    assert bench.made[0].released

@@ -1,0 +1,76 @@
+"""Blocking calls: results and errors come back, a hung call costs its caller a timeout and nobody else anything."""
+
+from __future__ import annotations
+
+import threading
+
+import anyio
+import pytest
+
+from cronstable.runtime.threads import ThreadLanes
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_result_of_a_call_comes_back() -> None:
+    assert await ThreadLanes().run(lambda: 6 * 7, timeout=10) == 42
+
+
+async def test_an_error_of_a_call_comes_back_as_itself() -> None:
+    def fail() -> None:
+        raise FileNotFoundError("gone")
+
+    with pytest.raises(FileNotFoundError, match="gone"):
+        await ThreadLanes().run(fail, timeout=10)
+
+
+async def test_a_hung_call_times_out_and_the_loop_goes_on_meanwhile() -> None:
+    release = threading.Event()
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await anyio.lowlevel.checkpoint()
+            ticks += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tick)
+        with pytest.raises(TimeoutError):
+            await ThreadLanes().run(lambda: release.wait(30), timeout=0.05)
+        tasks.cancel_scope.cancel()
+    release.set()
+    assert ticks > 1
+
+
+async def test_a_lane_full_of_hung_calls_refuses_by_timeout_and_never_starts_the_call() -> None:
+    lanes, release, started = ThreadLanes(), threading.Event(), threading.Event()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await lanes.run(lambda: release.wait(30), timeout=0.01, lane="mount")
+    with pytest.raises(TimeoutError):
+        await lanes.run(started.set, timeout=0.01, lane="mount")
+    release.set()
+    assert await lanes.run(lambda: "healthy again", timeout=10, lane="mount") == "healthy again"
+    assert not started.is_set()
+
+
+async def test_a_hung_lane_does_not_touch_another_lane() -> None:
+    lanes, release = ThreadLanes(), threading.Event()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await lanes.run(lambda: release.wait(30), timeout=0.01, lane="mount")
+    assert await lanes.run(lambda: "fine", timeout=10, lane="config") == "fine"
+    release.set()
+
+
+async def test_many_calls_at_once_all_come_back() -> None:
+    lanes, results = ThreadLanes(), []
+
+    async def one(n: int) -> None:
+        results.append(await lanes.run(lambda: n * n, timeout=30))
+
+    async with anyio.create_task_group() as tasks:
+        for n in range(200):
+            tasks.start_soon(one, n)
+    assert sorted(results) == [n * n for n in range(200)]
