@@ -12,7 +12,8 @@ from typing import TypeAlias, assert_never
 import anyio
 
 from cronstable.core.clock import Instant, Seconds
-from cronstable.core.lease import (
+from cronstable.core.lease import available, is_leader, is_quorate, leader_name, next_change, step
+from cronstable.core.lease_values import (
     Acquire,
     Answered,
     Command,
@@ -36,13 +37,7 @@ from cronstable.core.lease import (
     Stop,
     Tick,
     Wait,
-    available,
     initial,
-    is_leader,
-    is_quorate,
-    leader_name,
-    next_change,
-    step,
 )
 from cronstable.core.store import Holder, Observation, StoreUnavailable
 from cronstable.core.view import ClusterView, LeaseView
@@ -287,14 +282,14 @@ class Complaints:
         match command:
             case Gained(fence):
                 log.info("cluster: this node is the leader (%s, fence %d)", self._backend, fence)
-            case Lost(Loss.STOPPED):
-                log.info("cluster: leadership given up: stopping")
             case Lost(reason):
-                log.warning("cluster: leadership lost: %s", reason)
-            case Quorum(True):
-                log.info("cluster: in contact with the %s lease", self._backend)
-            case Quorum(False):
-                log.warning("cluster: no contact with the %s lease: Leader jobs stop here", self._backend)
+                say = log.info if reason is Loss.STOPPED else log.warning
+                say("cluster: leadership lost: %s", reason)
+            case Quorum(quorate):
+                if quorate:
+                    log.info("cluster: in contact with the %s lease", self._backend)
+                else:
+                    log.warning("cluster: no contact with the %s lease: Leader jobs stop here", self._backend)
             case Note():
                 self.note(command)
             case Acquire() | Renew() | Observe() | Release() | Wait() | Finished():
