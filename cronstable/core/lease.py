@@ -226,7 +226,7 @@ def _answered(state: LeaseState, observation: Observation | None, now: Instant) 
         return state, ()
     request = flight.request
     if isinstance(request, Release):
-        return replace(state, in_flight=None, grant=None, phase=Phase.STOPPED), ()
+        return replace(state, in_flight=None, grant=None, holder=None, phase=Phase.STOPPED), ()
     if observation is None:
         return _failed(state, "the store answered nothing", now)
     late = now.boot > request.by
