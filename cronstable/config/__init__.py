@@ -1,1 +1,18 @@
-"""From YAML files to a validated configuration, with the position of every value kept."""
+"""The configuration: YAML with positions, one schema put together from fragments, findings, and the model."""
+
+from cronstable.config.loader import load
+from cronstable.config.model import ClusterConfig, Config, LoadResult
+from cronstable.config.report import format_findings
+from cronstable.config.schema import compose_schema
+from cronstable.config.starter import StarterExists, write_starter
+
+__all__ = [
+    "ClusterConfig",
+    "Config",
+    "LoadResult",
+    "StarterExists",
+    "compose_schema",
+    "format_findings",
+    "load",
+    "write_starter",
+]

@@ -1,0 +1,229 @@
+"""The jobs of one file: defaults under their keys, schedules parsed, mistakes placed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, overload
+
+from cronstable.config.document import Document, Map
+from cronstable.config.merge import Layer, deep_merge, locate
+from cronstable.config.model import Findings
+from cronstable.config.options import OptionsMaker, Prepared
+from cronstable.config.schema import Composed
+from cronstable.config.validate import Checked
+from cronstable.core.finding import Finding, KeyPath, Problem, Severity
+from cronstable.core.job import Job, Json
+from cronstable.core.schedule import Schedule, ScheduleError
+
+_IDENTITY: Final = frozenset({"name", "command", "schedule"})
+_FIVE: Final = ("minute", "hour", "dayOfMonth", "month", "dayOfWeek")
+
+NOT_ACTED_ON_YET: Final = frozenset(
+    {
+        "onFailure",
+        "onPermanentFailure",
+        "onSuccess",
+        "onLate",
+        "sla",
+        "onMissed",
+        "startingDeadlineSeconds",
+        "catchupJitterSeconds",
+        "onlyIfLastSucceeded",
+        "archiveOutput",
+        "redactArchivedSecrets",
+        "statsd",
+        "monitorResources",
+        "concurrencyScope",
+        "onUnfinishedClaim",
+    }
+)
+"""Job keys that this version checks but does not follow; a key leaves this set with the change that follows it."""
+
+_INERT: Final[Mapping[str, Json]] = {
+    "concurrencyScope": "node",
+    "onMissed": "skip",
+    "archiveOutput": False,
+    "redactArchivedSecrets": True,
+    "onlyIfLastSucceeded": False,
+    "catchupJitterSeconds": 0,
+    "monitorResources": False,
+    "startingDeadlineSeconds": None,
+    "onUnfinishedClaim": "skip",
+}
+"""Values that ask for nothing."""
+
+
+@dataclass(slots=True)
+class FileDefaults:
+    """What a file gives its jobs. ``layers``: where it comes from, the last word first."""
+
+    merged: Mapping[str, Json] = field(default_factory=dict)
+    layers: tuple[Layer, ...] = ()
+
+
+@dataclass(slots=True)
+class JobSet:
+    """Collects the jobs of all files."""
+
+    options: OptionsMaker
+    composed: Composed
+    findings: Findings
+    jobs: list[Job] = field(default_factory=list)
+    _places: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def add_file(self, document: Document, checked: Checked, defaults: FileDefaults) -> None:
+        """Make the jobs of a file; what is wrong with one does not hide what is wrong with the next."""
+        jobs = document.root.get("jobs") if document.root is not None else None
+        known: dict[str, Prepared] = {}
+        for i, job in enumerate(jobs if isinstance(jobs, list) else ()):
+            if not isinstance(job, Map):
+                continue
+            bad = checked.bad.get(i, ())
+            usable: Mapping[str, Json] = {k: v for k, v in job.items() if k not in bad} if bad else job
+            own = {key: value for key, value in usable.items() if key not in _IDENTITY}
+            text = repr(own)
+            prepared = known.get(text)
+            if prepared is None:
+                merged = deep_merge(defaults.merged, own) if defaults.merged else own
+                prepared = known[text] = self.options.prepare(merged, repr(merged) if defaults.merged else text)
+            if prepared.problems:
+                layers = (Layer(document, ("jobs", i)), *defaults.layers)
+                for problem in prepared.problems:
+                    self._note(layers, problem)
+            self._add(document, i, usable, prepared, complete=not bad)
+        self._advise(document, jobs if isinstance(jobs, list) else ())
+
+    def _add(self, document: Document, i: int, job: Mapping[str, Json], prepared: Prepared, *, complete: bool) -> None:
+        name, command, schedule = job.get("name"), job.get("command"), job.get("schedule")
+        line = _line(document, i)
+        if isinstance(name, str):
+            self._check_name(document, i, name, line)
+        parsed = self._schedule(document, i, name if isinstance(name, str) else "", schedule, prepared)
+        if isinstance(command, str | list) and (
+            not command or not command[0] or (isinstance(command, str) and not command.strip())
+        ):
+            self._job_problem(document, i, Problem(("command",), "there is no command to run"))
+        elif isinstance(command, str | list) and any("\0" in str(word) for word in command):
+            self._job_problem(document, i, Problem(("command",), "has a NUL character in it"))
+        elif complete and isinstance(name, str) and parsed is not None and isinstance(command, str | list):
+            argv = command if isinstance(command, str) else tuple(str(word) for word in command)
+            self.jobs.append(Job(name, argv, parsed, prepared.options, f"{document.file}:{line}"))
+
+    def _check_name(self, document: Document, i: int, name: str, line: int) -> None:
+        if not name.strip() or not name.isprintable():
+            what = "has control characters in it" if name.strip() else "must not be empty"
+            self._job_problem(document, i, Problem(("name",), what))
+            return
+        first = self._places.setdefault(name, (document.file, line))
+        if first != (document.file, line):
+            where = f"in line {first[1]}" if first[0] == document.file else f"in {first[0]}:{first[1]}"
+            message = f"there is another job `{name}` {where}"
+            self._job_problem(document, i, Problem(("name",), message, hint="give each job a name of its own"))
+
+    def _schedule(self, document: Document, i: int, name: str, schedule: Json, prepared: Prepared) -> Schedule | None:
+        day_match: Literal["any", "all"] = "any"
+        if isinstance(schedule, dict):
+            problem = _one_field_each(schedule)
+            if problem is not None:
+                self._job_problem(document, i, problem)
+                return None
+            day_match = "all" if schedule.get("dayMatch") == "all" else "any"
+            expression = _as_line(schedule)
+        elif isinstance(schedule, str):
+            expression = schedule
+        else:
+            return None
+        try:
+            return Schedule.parse(expression, job_name=name, zone=prepared.zone, day_match=day_match)
+        except ScheduleError as error:
+            where: KeyPath = ("schedule",)
+            if isinstance(schedule, dict) and error.field in schedule:
+                where = ("schedule", error.field)
+            message = str(error)
+            if name and name not in message:
+                message = f"job `{name}`: {message}"
+            self._job_problem(document, i, Problem(where, message, hint=error.hint))
+            return None
+
+    def _job_problem(self, document: Document, i: int, problem: Problem) -> None:
+        self._note((Layer(document, ("jobs", i)),), problem)
+
+    def _note(self, layers: Sequence[Layer], problem: Problem) -> None:
+        layer, line, column = locate(layers, problem.path)
+        path = (*layer.prefix, *problem.path)
+        owner = self.composed.owner(path)
+        self.findings.add(
+            Finding(
+                layer.document.file,
+                line,
+                column,
+                path,
+                problem.message,
+                problem.severity,
+                problem.allowed,
+                problem.hint,
+                owner,
+            )
+        )
+
+    def _advise(self, document: Document, jobs: Iterable[Json]) -> None:
+        """One advisory for the keys of a file that have no effect yet."""
+        first: KeyPath | None = None
+        named: set[str] = set()
+        assert document.root is not None
+        holders = [(("defaults",), document.root.get("defaults")), *((("jobs", i), job) for i, job in enumerate(jobs))]
+        for prefix, holder in holders:
+            if not isinstance(holder, dict) or NOT_ACTED_ON_YET.isdisjoint(holder):
+                continue
+            for key, value in holder.items():
+                if key in NOT_ACTED_ON_YET and (key not in _INERT or _INERT[key] != value):
+                    first = first or (*prefix, key)
+                    named.add(key)
+        if first is not None:
+            line, column, _ = document.place(first)
+            keys = ", ".join(f"`{key}`" for key in sorted(named))
+            message = f"accepted, not acted on yet: {keys}"
+            self.findings.add(Finding(document.file, line, column, first, message, Severity.ADVISORY))
+
+
+def _line(document: Document, i: int) -> int:
+    return document.place(("jobs", i))[0]
+
+
+def _one_field_each(schedule: Mapping[str, Json]) -> Problem | None:
+    for column, value in schedule.items():
+        if column != "dayMatch" and (not isinstance(value, str) or len(value.split()) != 1):
+            return Problem(("schedule", column), "must be exactly one cron column")
+    return None
+
+
+def _as_line(schedule: Mapping[str, Json]) -> str:
+    """The columns as one line of 5, 6 (year) or 7 (second and year) columns, as many as are used (reference 2.1)."""
+    columns = [str(schedule.get(column, "*")) for column in _FIVE]
+    if "second" in schedule:
+        return " ".join([str(schedule["second"]), *columns, str(schedule.get("year", "*"))])
+    if "year" in schedule:
+        return " ".join([*columns, str(schedule["year"])])
+    return " ".join(columns)
+
+
+class MergedJobs(Sequence[dict[str, Json]]):
+    """The jobs of a file as plugins' checks see them, merged when they are looked at: most checks never do."""
+
+    def __init__(self, jobs: Sequence[Json], defaults: Mapping[str, Json]) -> None:
+        self._jobs = jobs
+        self._defaults = defaults
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Json]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Json]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Json] | list[dict[str, Json]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        job = self._jobs[index]
+        return deep_merge(self._defaults, job) if isinstance(job, dict) else {}

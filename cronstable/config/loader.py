@@ -1,0 +1,274 @@
+"""From a path to a configuration, or to everything that is wrong with it (reference 1).
+
+Synchronous, and without the event loop, the command line or the network: the daemon calls it off its loop.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cronstable.config import cluster, secrets
+from cronstable.config.document import Map
+from cronstable.config.files import Reader, Source, includes, is_crontab
+from cronstable.config.fill import fill_defaults
+from cronstable.config.interpolate import Interpolator
+from cronstable.config.jobset import FileDefaults, JobSet, MergedJobs
+from cronstable.config.merge import Layer, deep_merge
+from cronstable.config.model import ClusterConfig, Config, Findings, LoadResult
+from cronstable.config.options import OptionsMaker
+from cronstable.config.schema import compose
+from cronstable.config.validate import Checked, Validator
+from cronstable.core.finding import Finding, KeyPath, Problem, Severity
+from cronstable.core.fingerprint import job_set_id
+from cronstable.core.job import Job, Json
+from cronstable.plugin.descriptors import ElectionBackend, Section
+from cronstable.plugin.errors import InvalidSettings
+from cronstable.plugin.manager import Plugins
+
+_NOT_SECTIONS = frozenset({"jobs", "defaults", "include"})
+_SECTIONS_NOT_ACTED_ON_YET = ("state", "notify")
+
+
+def load(path: str, *, plugins: Plugins, environ: Mapping[str, str], hostname: str) -> LoadResult:
+    """Read the file or directory ``path`` with all it includes.
+
+    ``environ`` is for ``${VAR}`` and secrets; ``hostname`` is the node's name when the configuration gives none.
+    Never raises for anything a user can write.
+    """
+    findings = Findings()
+    reader = Reader(findings)
+    composed = compose(plugins)
+    if composed.conflicts:
+        for message in composed.conflicts:
+            findings.add(Finding(path, 0, 0, (), message))
+        return LoadResult(None, findings.sorted(), ())
+    validator = Validator(composed)
+    options = OptionsMaker(environ, validator.job_rule, reader.watched)
+    loading = _Loading(
+        plugins, environ, hostname, findings, reader, validator, options, JobSet(options, composed, findings)
+    )
+    for entry in reader.entries(path):
+        if is_crontab(entry):
+            findings.add(Finding(entry, 0, 0, (), "classic crontabs are not supported yet", hint="write YAML"))
+            continue
+        source = reader.read(entry)
+        if source is not None:
+            loading.file(source, ())
+    return loading.result()
+
+
+@dataclass(slots=True)
+class _Loading:
+    """One load on its way."""
+
+    plugins: Plugins
+    environ: Mapping[str, str]
+    hostname: str
+    findings: Findings
+    reader: Reader
+    validator: Validator
+    options: OptionsMaker
+    job_set: JobSet
+    cluster: ClusterConfig | None = None
+    sections: dict[str, Section] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
+    _section_places: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _done: dict[int, FileDefaults] = field(default_factory=dict)
+
+    def result(self) -> LoadResult:
+        """What all files give together."""
+        found = self.findings.sorted()
+        watched = tuple(self.reader.watched)
+        if any(finding.severity is Severity.ERROR for finding in found):
+            return LoadResult(None, found, watched)
+        jobs = tuple(self.job_set.jobs)
+        config = Config(
+            jobs=jobs,
+            cluster=self.cluster,
+            sections=self.sections,
+            settings=self.settings,
+            logging=self.sections.pop("logging", None),
+            job_set_id=job_set_id(jobs, self._variables),
+            watched=watched,
+        )
+        return LoadResult(config, found, watched)
+
+    def _variables(self, job: Job) -> frozenset[str]:
+        """The names of the variables in a job's env_file."""
+        return self.options.env_names.get(job.options.env_file or "", frozenset())
+
+    def file(self, source: Source, above: tuple[str, ...]) -> FileDefaults:
+        """Check a file and what it includes, included files first. Returns what its includers inherit as defaults."""
+        done = self._done.get(id(source))
+        if done is not None:
+            return done
+        document, root = source.document, source.document.root
+        if root is None:
+            return self._done.setdefault(id(source), FileDefaults())
+        verdict = self._cluster_keys(root)
+        checked = self.validator.check(document, {"cluster": verdict.usable} if verdict is not None else {})
+        self._note_all(source, [*(verdict.problems if verdict is not None else ()), *checked.problems])
+        self._interpolate(source, checked)
+        defaults = self._defaults(source, checked, above)
+        self._done[id(source)] = defaults
+        self.job_set.add_file(document, checked, defaults)
+        self._sections(source, checked, verdict)
+        self._plugin_checks(source, checked, defaults)
+        return defaults
+
+    def _cluster_keys(self, root: Map) -> cluster.ClusterCheck | None:
+        """Which backend is chosen and which keys of the section are not for the schema to judge."""
+        section = root.get("cluster")
+        if not isinstance(section, Map):
+            return None
+        chosen = section.get("backend", cluster.DEFAULT_BACKEND)
+        if not isinstance(chosen, str):
+            return None
+        # An unset variable is reported when the file is interpolated.
+        return cluster.check(section, Interpolator(self.environ, "").text(chosen, ()), self.plugins)
+
+    def _interpolate(self, source: Source, checked: Checked) -> None:
+        root = source.document.root
+        assert root is not None
+        interpolator = Interpolator(self.environ, os.path.dirname(source.path))
+        if checked.special_rest:
+            for key in root:
+                if key != "jobs":
+                    interpolator.section(key, root)
+        jobs = root.get("jobs")
+        for i in checked.special:
+            assert isinstance(jobs, list)
+            job = jobs[i]
+            assert isinstance(job, Map)
+            interpolator.job(job, ("jobs", i))
+        self._note_all(source, interpolator.problems)
+
+    def _defaults(self, source: Source, checked: Checked, above: tuple[str, ...]) -> FileDefaults:
+        """Read the included files, and put this file's defaults over theirs."""
+        root = source.document.root
+        assert root is not None
+        merged: Mapping[str, Json] = {}
+        layers: tuple[Layer, ...] = ()
+        chain = (*above, os.path.realpath(source.path))
+        for i, path in includes(root):
+            target = os.path.join(os.path.dirname(source.path), path)
+            inherited = self._include(source, i, target, chain)
+            merged = deep_merge(merged, inherited.merged)
+            layers = (*inherited.layers, *layers)
+        own = root.get("defaults")
+        if isinstance(own, dict) and ("defaults",) not in checked.bad_rest:
+            bad = {path[1] for path in checked.bad_rest if path[:1] == ("defaults",)}
+            merged = deep_merge(merged, {key: value for key, value in own.items() if key not in bad})
+            layers = (Layer(source.document, ("defaults",)), *layers)
+        return FileDefaults(merged, layers)
+
+    def _include(self, source: Source, i: int, target: str, chain: tuple[str, ...]) -> FileDefaults:
+        path: KeyPath = ("include", i)
+        if os.path.realpath(target) in chain:
+            names = [os.path.basename(name) for name in (*chain[chain.index(os.path.realpath(target)) :], target)]
+            self._note(source, Problem(path, f"the files include each other: {' -> '.join(names)}"))
+            return FileDefaults()
+        if not os.path.isfile(target):
+            self.reader.watched[target] = None
+            what = "is a directory; name the files in it" if os.path.isdir(target) else "does not exist"
+            self._note(source, Problem(path, f"the included file {target} {what}"))
+            return FileDefaults()
+        if is_crontab(target):
+            self._note(source, Problem(path, "classic crontabs are not supported yet"))
+            return FileDefaults()
+        included = self.reader.read(target)
+        return self.file(included, chain) if included is not None else FileDefaults()
+
+    def _sections(self, source: Source, checked: Checked, verdict: cluster.ClusterCheck | None) -> None:
+        root = source.document.root
+        assert root is not None
+        schemas = self.validator.schema["properties"]
+        for key, value in root.items():
+            if key in _NOT_SECTIONS or key not in schemas:
+                continue
+            line, _, _ = source.document.place((key,))
+            first = self._section_places.setdefault(key, (source.path, line))
+            if first != (source.path, line):
+                message = f"`{key}` is configured in {first[0]}:{first[1]} already; it can be given once"
+                self._note(source, Problem((key,), message))
+                continue
+            if key == "cluster" and isinstance(value, dict) and verdict is not None and verdict.backend is not None:
+                self._note_all(source, list(cluster.lease_rules(value, verdict.backend)))
+            if not isinstance(value, dict) or any(path[:1] == (key,) for path in checked.bad_rest):
+                continue
+            rule = self.validator.rule.props[key]
+            self.reader.watched.update(dict.fromkeys(secrets.files(value, rule)))
+            broken = [secrets.check(p, s, self.environ) for p, s in secrets.secrets(value, rule, (key,))]
+            problems = [problem for problem in broken if problem is not None]
+            self._note_all(source, problems)
+            if key == "cluster":
+                if verdict is not None and verdict.backend is not None:
+                    self._cluster(source, {k: v for k, v in value.items() if k in verdict.usable}, verdict.backend)
+            elif not problems:
+                self._section(source, key, value)
+        present = [key for key in _SECTIONS_NOT_ACTED_ON_YET if key in root and key not in self.settings]
+        for key in present:
+            self._note(source, Problem((key,), f"accepted, not acted on yet: `{key}`", Severity.ADVISORY))
+
+    def _section(self, source: Source, key: str, value: Mapping[str, Json]) -> None:
+        schema = self.validator.schema["properties"][key]
+        section = fill_defaults(schema, value)
+        self.sections[key] = section
+        service = next((s for s in self.plugins.services.values() if s.descriptor.section == key), None)
+        if service is None:
+            return
+        try:
+            parse = service.descriptor.parse
+            self.settings[key] = parse(section) if parse is not None else section
+        except InvalidSettings as error:
+            owner = service.plugin.distribution
+            for problem in error.problems:
+                path = (key, *problem.path)
+                self._note(
+                    source, Problem(path, problem.message, problem.severity, problem.allowed, problem.hint), owner
+                )
+
+    def _cluster(self, source: Source, section: dict[str, Json], backend: ElectionBackend) -> None:
+        schema = self.validator.schema["properties"]["cluster"]
+        try:
+            self.cluster = cluster.make(section, backend, schema, self.hostname)
+        except InvalidSettings as error:
+            owner = self.plugins.election_backends[backend.name].plugin.distribution
+            for problem in cluster.settings_problems(error, backend):
+                self._note(source, problem, owner)
+
+    def _plugin_checks(self, source: Source, checked: Checked, defaults: FileDefaults) -> None:
+        """Rules of plugins across keys, for a file that the schema has nothing against."""
+        root = source.document.root
+        assert root is not None
+        if checked.problems:
+            return
+        config: dict[str, Json] = {key: value for key, value in root.items() if key not in ("jobs", "include")}
+        for key in config.keys() & self.sections.keys():
+            config[key] = dict(self.sections[key])
+        jobs = root.get("jobs")
+        config["jobs"] = MergedJobs(jobs if isinstance(jobs, list) else [], defaults.merged)  # type: ignore[assignment]
+        for plugin, problem in self.plugins.check_config(config):
+            self._note(source, problem, plugin.distribution)
+
+    def _note_all(self, source: Source, problems: list[Problem]) -> None:
+        for problem in problems:
+            self._note(source, problem)
+
+    def _note(self, source: Source, problem: Problem, owner: str | None = None) -> None:
+        line, column, _ = source.document.place(problem.path)
+        self.findings.add(
+            Finding(
+                source.document.file,
+                line,
+                column,
+                problem.path,
+                problem.message,
+                problem.severity,
+                problem.allowed,
+                problem.hint,
+                owner or self.validator.composed.owner(problem.path),
+            )
+        )

@@ -1,0 +1,218 @@
+"""The merged keys of a job as ``JobOptions``, with what a JSON Schema cannot check. Equal options are one object."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from types import MappingProxyType
+from typing import Final
+
+from cronstable.config import secrets
+from cronstable.config.envfile import EnvFileError, parse_env_file
+from cronstable.config.rules import Rule
+from cronstable.config.zones import local_zone, named_zone
+from cronstable.core.finding import Problem
+from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, FailsWhen, JobOptions, Json
+
+_PLAIN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "enabled": "enabled",
+        "shell": "shell",
+        "captureStdout": "capture_stdout",
+        "captureStderr": "capture_stderr",
+        "saveLimit": "save_limit",
+        "maxLineLength": "max_line_length",
+        "streamPrefix": "stream_prefix",
+        "executionTimeout": "execution_timeout",
+        "killTimeout": "kill_timeout",
+        "env_file": "env_file",
+        "workingDirectory": "working_directory",
+        "user": "user",
+        "group": "group",
+        "priority": "priority",
+        "utc": "utc",
+        "timezone": "timezone",
+    }
+)
+_CONVERTED: Final = frozenset({"concurrencyPolicy", "clusterPolicy", "failsWhen", "environment"})
+_FAILS_WHEN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "producesStdout": "produces_stdout",
+        "producesStderr": "produces_stderr",
+        "nonzeroReturn": "nonzero_return",
+        "always": "always",
+    }
+)
+_THRESHOLDS: Final = ("maxTimeSinceSuccessSeconds", "lateAfterSeconds", "maxRuntimeSeconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Options with the zone of the schedule. ``problems`` have paths relative to the job."""
+
+    options: JobOptions
+    zone: tzinfo
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(slots=True)
+class OptionsMaker:
+    """Makes options and remembers what it looked up: zones, users, files.
+
+    ``watched`` collects the files that options refer to; ``env_names`` the variables of each env_file by its path.
+    """
+
+    environ: Mapping[str, str]
+    job_rule: Rule
+    watched: dict[str, None]
+    env_names: dict[str, frozenset[str]] = field(default_factory=dict)
+    _made: dict[str, Prepared] = field(default_factory=dict)
+    _raws: dict[str, Mapping[str, Json]] = field(default_factory=dict)
+    _zones: dict[str, tzinfo | None] = field(default_factory=dict)
+    _env_problems: dict[str, str | None] = field(default_factory=dict)
+    _local: tzinfo | None = None
+
+    def prepare(self, merged: Mapping[str, Json], text: str) -> Prepared:
+        """Options for the merged keys of a job without its name, command and schedule.
+
+        ``text`` is their ``repr``: jobs that say the same share one object.
+        """
+        made = self._made.get(text)
+        if made is None:
+            made = self._made[text] = self._prepare(merged)
+        return made
+
+    def _prepare(self, merged: Mapping[str, Json]) -> Prepared:
+        fields: dict[str, object] = {_PLAIN[key]: value for key, value in merged.items() if key in _PLAIN}
+        for key, enum in (("concurrencyPolicy", ConcurrencyPolicy), ("clusterPolicy", ClusterPolicy)):
+            if key in merged:
+                fields["concurrency_policy" if key == "concurrencyPolicy" else "cluster_policy"] = enum(merged[key])
+        fails_when = merged.get("failsWhen")
+        if isinstance(fails_when, dict):
+            fields["fails_when"] = FailsWhen(**{_FAILS_WHEN[key]: bool(value) for key, value in fails_when.items()})
+        environment = merged.get("environment")
+        if isinstance(environment, list):
+            fields["environment"] = tuple(
+                (sys.intern(str(e["key"])), str(e["value"])) for e in environment if isinstance(e, dict)
+            )
+        directory = fields.get("working_directory")
+        if isinstance(directory, str):
+            fields["working_directory"] = self._home(directory)
+        raw = {key: value for key, value in merged.items() if key not in _PLAIN and key not in _CONVERTED}
+        fields["raw"] = self._raws.setdefault(repr(raw), MappingProxyType(raw))
+        options = JobOptions(**fields)  # type: ignore[arg-type]  # the schema has checked each of them
+        zone, problems = self._zone(options)
+        problems += self._check(options)
+        return Prepared(options, zone, tuple(problems))
+
+    def _home(self, directory: str) -> str:
+        home = self.environ.get("HOME")
+        if home and (directory == "~" or directory.startswith("~/")):
+            return home + directory[1:]
+        return directory
+
+    def _zone(self, options: JobOptions) -> tuple[tzinfo, list[Problem]]:
+        name = options.timezone
+        if name is not None:
+            if name not in self._zones:
+                self._zones[name] = named_zone(name)
+            zone = self._zones[name]
+            if zone is not None:
+                return zone, []
+            hint = "write a name of the IANA database such as Europe/Berlin, or UTC"
+            return UTC, [Problem(("timezone",), f"unknown timezone `{name}`", hint=hint)]
+        if options.utc:
+            return UTC, []
+        self._local = self._local or local_zone(self.environ)
+        return self._local, []
+
+    def _check(self, options: JobOptions) -> list[Problem]:
+        problems: list[Problem] = []
+        if options.env_file is not None:
+            message = self._env_file(options.env_file)
+            if message:
+                problems.append(Problem(("env_file",), message))
+        problems += _accounts(options)
+        for key in ("onFailure", "onPermanentFailure", "onSuccess", "onLate"):
+            if key in options.raw:
+                problems += self._secrets(key, options.raw[key])
+        if options.raw.get("onLate") and not _has_threshold(options.raw.get("sla")):
+            hint = f"add `sla` with one of {', '.join(_THRESHOLDS)}"
+            problems.append(Problem(("onLate",), "nothing can be late without a threshold", hint=hint))
+        if options.raw.get("concurrencyScope") == "cluster" and options.concurrency_policy is ConcurrencyPolicy.ALLOW:
+            problems.append(
+                Problem(
+                    ("concurrencyScope",),
+                    "`cluster` means nothing while concurrencyPolicy is `Allow`",
+                    hint="set concurrencyPolicy to Forbid or Replace",
+                )
+            )
+        if any("\0" in value for _, value in options.environment):
+            problems.append(
+                Problem(("environment",), "a value has a NUL character in it, which no process can be given")
+            )
+        return problems
+
+    def _secrets(self, key: str, value: Json) -> list[Problem]:
+        rule = self.job_rule.child(key)
+        if rule is None:
+            return []
+        self.watched.update(dict.fromkeys(secrets.files(value, rule)))
+        found = (secrets.check(path, source, self.environ) for path, source in secrets.secrets(value, rule, (key,)))
+        return [problem for problem in found if problem is not None]
+
+    def _env_file(self, path: str) -> str | None:
+        if path not in self._env_problems:
+            self.watched[path] = None
+            self._env_problems[path] = self._read_env_file(path)
+        return self._env_problems[path]
+
+    def _read_env_file(self, path: str) -> str | None:
+        try:
+            with open(path, encoding="utf-8") as file:
+                self.env_names[path] = frozenset(parse_env_file(file.read()))
+        except EnvFileError as error:
+            return f"env_file {path}, {error}"
+        except UnicodeDecodeError:
+            return f"env_file {path} is not UTF-8"
+        except OSError as error:
+            return f"env_file {path} cannot be read: {error.strerror or 'input/output error'}"
+        except ValueError:
+            return "the path of env_file has a NUL character in it"
+        return None
+
+
+def _has_threshold(sla: Json) -> bool:
+    return isinstance(sla, dict) and any(sla.get(name) for name in _THRESHOLDS)
+
+
+def _accounts(options: JobOptions) -> list[Problem]:
+    """Users and groups that this host does not have. Whether we may switch to them shows at the start of a run."""
+    problems = []
+    for kind, name in (("user", options.user), ("group", options.group)):
+        if isinstance(name, int):
+            if name < 0:
+                problems.append(Problem((kind,), f"the {kind} id {name} is negative"))
+            continue
+        if name is not None and not _exists(kind, name):
+            hint = f"write the number without quotes to name a {kind} id" if name.isascii() and name.isdigit() else None
+            problems.append(Problem((kind,), f"unknown {kind} `{name}`", hint=hint))
+    return problems
+
+
+def _exists(kind: str, name: str) -> bool:
+    # Here and not above: these modules exist on POSIX only, and few configurations need them.
+    try:
+        if kind == "user":
+            from pwd import getpwnam
+
+            getpwnam(name)
+        else:
+            from grp import getgrnam
+
+            getgrnam(name)
+    except (KeyError, ImportError, ValueError):
+        return False
+    return True
