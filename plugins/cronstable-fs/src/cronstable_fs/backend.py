@@ -13,6 +13,9 @@ from cronstable_fs.settings import FilesystemSettings
 
 CAPABILITIES = frozenset({Capability.LEASE, Capability.FENCED, Capability.REBOOT_MARKS})
 
+OWN_SHARE = 0.9
+"""Of the driver's deadline for one request: the store gives up first, since it can say what it was waiting for."""
+
 
 def make(context: ElectionContext, host: Host) -> FilesystemElection:
     """The factory of the descriptor. Touches no file: a mount that hangs must not hold up the start."""
@@ -37,7 +40,7 @@ class FilesystemElection:
             self._layout,
             settings.election,
             ttl=settings.ttl,
-            op_timeout=self._timing.op_timeout,
+            op_timeout=OWN_SHARE * self._timing.op_timeout,
             platform=platform,
         )
         self._lease = LeaseBackend(

@@ -272,11 +272,12 @@ class FilesystemLeaseStore:
         return await self._host.threads.run(guarded, timeout=left, lane=LANE)
 
     async def _wait_for_lock(self, what: str, deadline: float, written: bool) -> None:
-        left = deadline - self._host.clock.now().boot
-        if left <= 0:
+        clock = self._host.clock
+        pause = LOCK_PAUSE * (1 + self._host.rng.random())
+        if clock.now().boot + pause >= deadline:
             detail = f"the lock was not free for {self._op_timeout:g} s: a node is frozen inside it, or its mount hangs"
             raise self._unavailable(what, detail, written)
-        await self._host.clock.sleep(min(left, LOCK_PAUSE * (1 + self._host.rng.random())))
+        await clock.sleep(pause)
 
     # -- directories
 

@@ -111,6 +111,7 @@ class Section:
         survives a crash of the server too (needed when the fence changes). Raises ``LockLostError``, ``TooLateError``.
         """
         disk.create_file(self._fs, self._temporary, data)
+        renamed = False
         try:
             self._prove_lock(written=False)
             found = self.read()
@@ -121,13 +122,16 @@ class Section:
                 self.publish_new(self._temporary, self._layout.lease)
             else:
                 self._fs.replace(self._temporary, self._layout.lease)
+                renamed = True
         finally:
-            # Also after a rename that is said to have worked: a replayed one may have left the old name.
-            disk.unlink_quietly(self._fs, self._temporary)
+            if not renamed:
+                # After a rename that failed this matters: should it come through late, it finds nothing to rename.
+                disk.unlink_quietly(self._fs, self._temporary)
         if durable:
             disk.sync_directory(self._fs, self._layout.leases, self._platform)
         found = self.read()
-        self._prove_lock(written=True)
+        if found == data:
+            self._prove_lock(written=True)
         return found
 
     def create(self, directory: str, path: str, data: bytes) -> bytes | None:
