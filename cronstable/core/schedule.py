@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
+from enum import StrEnum
 
 from cronstable.core.calendar import NO_CALENDAR, Calendar, DayMatch, compile_calendar
 from cronstable.core.cronfields import COLUMNS, FieldError, resolve_hash
-from cronstable.core.zonewalk import EARLIEST, next_fire, prev_fire
+from cronstable.core.zonewalk import EARLIEST, next_fire, offset_at, prev_fire, seam_of_wall
 
 NICKNAMES: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",
@@ -32,8 +33,8 @@ _MAP_COLUMNS = ("second", "minute", "hour", "dayOfMonth", "month", "dayOfWeek", 
 class ScheduleError(ValueError):
     """An expression that is not of the dialect.
 
-    The message names the job, the expression, the column and, where there is one, the hint. ``field``: which column;
-    ``hint``: what to write instead.
+    The message names the job, the expression and the column. ``field``: which column; ``hint``: what to write instead,
+    not part of the message, so that whoever shows it decides how.
     """
 
     def __init__(self, message: str, *, expression: str, field: str = "", hint: str | None = None) -> None:
@@ -41,6 +42,15 @@ class ScheduleError(ValueError):
         self.expression = expression
         self.field = field
         self.hint = hint
+
+
+class ClockMark(StrEnum):
+    """How a clock change touches one occurrence: its wall time is missing that day, or occurs twice."""
+
+    NONE = "none"
+    MOVED = "moved"
+    FIRST_PASS = "first pass"
+    SECOND_PASS = "second pass"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +116,25 @@ class Schedule:
             t = self.next_after(t)
         return tuple(found)
 
+    def mark_at(self, t: int) -> ClockMark:
+        """What a clock change has to do with the occurrence ``t``, for people who wonder about its time."""
+        wall = t + offset_at(t, self.zone)
+        if self.fixed and self.calendar.next_wall(wall - 1) != wall:
+            return ClockMark.MOVED
+        seam = seam_of_wall(wall, self.zone)
+        if seam is None or seam.is_gap:
+            return ClockMark.NONE
+        return ClockMark.FIRST_PASS if t < seam.at else ClockMark.SECOND_PASS
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The seven column texts (second to year) with nicknames and ``H`` resolved; empty for ``@reboot``."""
         return () if self.reboot or not self.resolved else _seven_columns(self.resolved.split())
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether some column was drawn from the job's name."""
+        return self.resolved != self.text and not self.text.startswith("@")
 
     @property
     def uses_seconds(self) -> bool:
@@ -164,8 +189,7 @@ def schedule_from_map(mapping: Mapping[str, object]) -> str:
 
 
 def _map_error(shown: str, key: str, problem: str, hint: str | None = None) -> ScheduleError:
-    message = f"schedule {{{shown}}}: {key}: {problem}" + (f" (hint: {hint})" if hint else "")
-    return ScheduleError(message, expression=shown, field=key, hint=hint)
+    return ScheduleError(f"schedule {{{shown}}}: {key}: {problem}", expression=shown, field=key, hint=hint)
 
 
 def _nickname(text: str) -> str:
@@ -201,7 +225,6 @@ def _named(wrong: FieldError, expression: str, job_name: str) -> ScheduleError:
     hint = wrong.hint
     if wrong.column == "year" and hint is not None and len(expression.split()) == 6:
         hint = f"{hint}; the sixth column is the year, seconds need seven columns"
-    message = f"job {job_name!r}: schedule {expression!r}: {wrong.column}: {wrong}" + (
-        f" (hint: {hint})" if hint else ""
-    )
+    prefix = f"job {job_name!r}: " if job_name else ""
+    message = f"{prefix}schedule {expression!r}: {wrong.column}: {wrong}"
     return ScheduleError(message, expression=expression, field=wrong.column, hint=hint)

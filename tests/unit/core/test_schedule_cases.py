@@ -95,7 +95,6 @@ def test_a_rejection_names_job_expression_and_column_and_hints(case: dict[str, A
             assert f"found {len(case['input']['schedule'].split())} columns" in message
         elif wanted.startswith("a hint"):
             assert error.hint
-            assert error.hint in message
             assert wanted.removeprefix("a hint").removeprefix(" naming ") in error.hint
         else:
             pytest.fail(f"the case asks for something this test does not know: {wanted}")
