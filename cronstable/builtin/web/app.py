@@ -110,7 +110,7 @@ class Api:
 
     async def jobs(self, request: web.Request) -> web.Response:
         """GET /jobs, with an entity tag and compressed for who takes it."""
-        rendered = self._jobs.render(self._host.snapshot(), self._wall())
+        rendered = await self._jobs.render(self._host.snapshot(), self._wall())
         headers = {"ETag": rendered.etag, "Vary": "Accept-Encoding"}
         if _matches(request, rendered.etag):
             return web.Response(status=304, headers=headers)

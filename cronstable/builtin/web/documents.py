@@ -5,24 +5,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from cronstable.api import (
-    ClusterView,
-    EpochSeconds,
-    HostSnapshot,
-    Job,
-    LiveRun,
-    Pause,
-    RunRecord,
-    Seconds,
-)
-from cronstable.builtin.web.shapes import cluster_document, countdown, dumps, job_parts
+import anyio
+import anyio.lowlevel
 
-FRESH: Seconds = 0.1
+from cronstable.api import ClusterView, EpochSeconds, HostSnapshot, Job, LiveRun, Pause, RunRecord, Seconds
+from cronstable.builtin.web.shapes import cluster_document, dumps, job_parts
+
+FRESH: Final[Seconds] = 0.1
 """A rendered list whose facts have not changed is sent again for this long; its countdowns are that old at most."""
 
-_ClusterFacts: TypeAlias = tuple[bool, "ClusterView | None", "str | None"]
+AT_ONCE: Final = 20
+"""Entries made in a row before others on the event loop get a turn: some milliseconds."""
+
+_ClusterFacts: TypeAlias = tuple[bool, ClusterView | None, str | None]
+_JobFacts: TypeAlias = tuple[
+    Job, tuple[LiveRun, ...], tuple[RunRecord, ...], Pause | None, bool, bool, bool, Hashable
+]  # a tuple: comparing two of them a thousand times in a poll has to cost nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +34,10 @@ class Rendered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
-    """All that a job's entry is made of, but its countdown."""
-
-    job: Job
-    live: tuple[LiveRun, ...]
-    history: tuple[RunRecord, ...]
-    paused: Pause | None
-    pending: bool
-    never: bool
-    election: bool
-    owners: Hashable
-
-
-@dataclass(frozen=True, slots=True)
 class _Entry:
-    facts: _Facts
+    """A job's entry around its countdown, and all that it was made of."""
+
+    facts: _JobFacts
     before: bytes
     after: bytes
 
@@ -64,67 +52,54 @@ class JobsDocument:
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
         self._fires: tuple[EpochSeconds | None, ...] = ()
+        self._seen: HostSnapshot | None = None
         self._etag = ""
         self._rendered: Rendered | None = None
         self._rendered_at = 0.0
+        self._busy = anyio.Lock()
 
-    def render(self, snapshot: HostSnapshot, wall: float) -> Rendered:
-        """The list as of ``wall``."""
-        changed = self._refresh(snapshot)
-        if self._rendered is not None and not changed and 0 <= wall - self._rendered_at < FRESH:
+    async def render(self, snapshot: HostSnapshot, wall: float) -> Rendered:
+        """The list as of ``wall``. Lets others run while many entries have to be made."""
+        async with self._busy:
+            if await self._refresh(snapshot) or self._rendered is None or not 0 <= wall - self._rendered_at < FRESH:
+                self._rendered = Rendered(self._body(wall), self._etag)
+                self._rendered_at = wall
             return self._rendered
-        parts = [
-            b"%b%b%b" % (entry.before, b"null" if left is None else repr(left).encode(), entry.after)
-            for name, entry in self._entries.items()
-            for left in (countdown(snapshot, name, wall),)
-        ]
-        self._rendered = Rendered(b"[%b]" % b",".join(parts), self._etag)
-        self._rendered_at = wall
-        return self._rendered
 
-    def _refresh(self, snapshot: HostSnapshot) -> bool:
+    def _body(self, wall: float) -> bytes:
+        left: dict[EpochSeconds | None, bytes] = {None: b"null"}
+        pieces: list[bytes] = []
+        for entry, due in zip(self._entries.values(), self._fires, strict=True):
+            if due is not None and due not in left:
+                left[due] = repr(round(due - wall, 6)).encode()
+            pieces += (b",", entry.before, left[due], entry.after)
+        return b"[%b]" % b"".join(pieces[1:])
+
+    async def _refresh(self, snapshot: HostSnapshot) -> bool:
         """Bring the entries up to date; True when anything but the time changed."""
-        view = snapshot.cluster
-        owners = None if view is None else (view.distribution, view.owners, view.available_owners)
-        entries = {
-            name: self._entry(
-                snapshot,
-                _Facts(
-                    job,
-                    snapshot.live.get(name, ()),
-                    snapshot.history.get(name, ()),
-                    snapshot.paused.get(name),
-                    name in snapshot.reboot_pending,
-                    snapshot.next_fires.get(name, 0) is None,
-                    snapshot.election_configured,
-                    owners if snapshot.election_configured else None,
-                ),
-            )
-            for name, job in snapshot.jobs.items()
-        }
+        if self._seen is not None and _same_parts(self._seen, snapshot):
+            return False
+        entries: dict[str, _Entry] = {}
+        made = 0
+        for name, facts in _facts(snapshot).items():
+            kept = self._entries.get(name)
+            if kept is None or kept.facts != facts:
+                made += 1
+                if made % AT_ONCE == 0:
+                    await anyio.lowlevel.checkpoint()
+                before, after = job_parts(snapshot, facts[0])
+                kept = _Entry(facts, dumps(before)[:-1] + b',"scheduled_in":', b"," + dumps(after)[1:])
+            entries[name] = kept
         fires = tuple(snapshot.next_fires.get(name) for name in entries)
-        old = self._entries
-        unchanged = (
-            bool(self._etag)
-            and fires == self._fires
-            and len(entries) == len(old)
-            and all(new is kept for new, kept in zip(entries.values(), old.values(), strict=True))
-        )
-        self._entries, self._fires = entries, fires
-        if unchanged:
+        same = not made and fires == self._fires and list(entries) == list(self._entries) and self._etag != ""
+        self._entries, self._fires, self._seen = entries, fires, snapshot
+        if same:
             return False
         digest = hashlib.blake2b(digest_size=12)
         for entry, due in zip(entries.values(), fires, strict=True):
             digest.update(b"%b%b%b" % (entry.before, str(due).encode(), entry.after))
         self._etag = f'W/"{digest.hexdigest()}"'
         return True
-
-    def _entry(self, snapshot: HostSnapshot, facts: _Facts) -> _Entry:
-        kept = self._entries.get(facts.job.name)
-        if kept is not None and kept.facts == facts:
-            return kept
-        before, after = job_parts(snapshot, facts.job)
-        return _Entry(facts, dumps(before)[:-1] + b',"scheduled_in":', b"," + dumps(after)[1:])
 
 
 class ClusterDocument:
@@ -140,3 +115,36 @@ class ClusterDocument:
         if facts != self._facts:
             self._facts, self._body = facts, dumps(cluster_document(snapshot))
         return self._body
+
+
+def _same_parts(old: HostSnapshot, new: HostSnapshot) -> bool:
+    """True when both snapshots share all that the list is made of, by identity: the cheap way to see no change."""
+    return (
+        old.jobs is new.jobs
+        and old.live is new.live
+        and old.history is new.history
+        and old.paused is new.paused
+        and old.next_fires is new.next_fires
+        and old.reboot_pending is new.reboot_pending
+        and old.election_configured is new.election_configured
+        and old.cluster is new.cluster
+    )
+
+
+def _facts(snapshot: HostSnapshot) -> dict[str, _JobFacts]:
+    """All that each job's entry is made of, but its countdown."""
+    view = snapshot.cluster if snapshot.election_configured else None
+    owners = None if view is None else (view.distribution, view.owners, view.available_owners)
+    return {
+        name: (
+            job,
+            snapshot.live.get(name, ()),
+            snapshot.history.get(name, ()),
+            snapshot.paused.get(name),
+            name in snapshot.reboot_pending,
+            snapshot.next_fires.get(name, 0) is None,
+            snapshot.election_configured,
+            owners,
+        )
+        for name, job in snapshot.jobs.items()
+    }
