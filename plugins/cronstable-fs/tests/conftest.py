@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from cronstable_fs.layout import Layout
+from cronstable_fs.lease import FilesystemLeaseStore
 
 from cronstable.api import Grant, Held, Holder, Instant, Seen
 from cronstable.runtime.files import SystemFiles
 from cronstable.testing.host import FakeHost
-from cronstable_fs.layout import Layout
-from cronstable_fs.lease import FilesystemLeaseStore
 
 T = TypeVar("T")
 ELECTION = "cluster/leader"
@@ -63,7 +63,7 @@ class Server:
 class Disk:
     """One node's ``FileSystem`` over a real directory, with locks kept by ``Server``.
 
-    ``before(n, name)`` runs ahead of call number n (from 1) of this node, ``after(n, name)`` behind it; either may raise.
+    ``before(n, name)`` runs ahead of call number n (from 1) of this node, ``after(n, name)`` behind it; both may raise.
     """
 
     def __init__(self, server: Server, node: str) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
+from cronstable_fs.layout import Layout, decode_name, encode_name
 from hypothesis import given
 from hypothesis import strategies as st
-
-from cronstable_fs.layout import Layout, decode_name, encode_name
 
 NAMES = st.text(max_size=120) | st.sampled_from(["", ".", "..", "A", "a", "a/b", "x" * 181, "é" * 100])
 

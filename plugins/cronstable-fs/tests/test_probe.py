@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 import pytest
-
 from cronstable_fs.probe import Findings, examine, mount_of
 from cronstable_fs.settings import Topology
 

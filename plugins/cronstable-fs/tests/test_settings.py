@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import cronstable_fs
 import jsonschema
 import pytest
-
-import cronstable_fs
-from cronstable.api import Capability, InvalidSettings
 from cronstable_fs.settings import FilesystemSettings, Topology, parse
+
+from cronstable.api import Capability, InvalidSettings
 
 
 def test_only_the_path_is_needed() -> None:

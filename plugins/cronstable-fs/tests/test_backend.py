@@ -1,0 +1,224 @@
+"""The whole backend on virtual time: start, refusal, handover, the view."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cronstable_fs.backend import FilesystemElection, make
+from cronstable_fs.settings import FilesystemSettings, Topology, parse
+
+from cronstable.api import Election, ElectionContext, InvalidSettings, PluginError, RebootLedger
+from cronstable.runtime.files import SystemFiles
+from cronstable.testing.clock import VirtualClock, always, run_virtual, until
+from cronstable.testing.host import FakeHost
+
+
+class Running:
+    """An election under way on virtual time."""
+
+    def __init__(self, root: Path, name: str, **settings: Any) -> None:
+        self.host = FakeHost(VirtualClock.of_loop(), name, fs=SystemFiles())
+        self.settings = parse({"path": str(root), "ttl": 15, **settings})
+        self.election = make(self.host.context("filesystem", self.settings), self.host)
+        self.scope = anyio.CancelScope()
+
+    @property
+    def leads(self) -> bool:
+        return self.election.view().is_leader
+
+    async def run(self, *, task_status: Any) -> None:
+        with self.scope:
+            await self.election.run(self.host, task_status=task_status)
+
+
+@asynccontextmanager
+async def elections(root: Path, *names: str, **settings: Any) -> AsyncIterator[list[Running]]:
+    nodes = [Running(root, name, **settings) for name in names]
+    async with anyio.create_task_group() as tasks:
+        for node in nodes:
+            await tasks.start(node.run)
+        yield nodes
+        for node in nodes:
+            node.scope.cancel()
+
+
+def virtually(function: Callable[[], Awaitable[None]]) -> None:
+    run_virtual(function)
+
+
+def test_the_first_node_leads_once_it_is_ready_and_the_second_follows(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a", "b") as (a, b):
+            assert a.leads
+            assert not b.leads
+            assert b.election.view().leader == "a"
+            assert b.election.view().quorate
+
+    virtually(story)
+
+
+def test_a_ready_election_says_where_and_as_whom(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a") as (a,):
+            (line,) = a.host.logged("election ready")
+            identity = a.election.view().lease
+            assert identity is not None
+            assert line == (
+                f"cluster: filesystem election ready at {tmp_path} "
+                f"(election=cluster/leader, identity={identity.identity}, ttl=15)"
+            )
+
+    virtually(story)
+
+
+def test_the_lease_view_has_path_and_election_and_a_followers_fence_and_expiry(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a", "b") as (a, b):
+            mine, theirs = a.election.view().lease, b.election.view().lease
+            assert mine is not None
+            assert theirs is not None
+            assert mine.fields == (("path", str(tmp_path)), ("electionName", "cluster/leader"))
+            assert (theirs.holder, theirs.fence, theirs.expiry) == ("a", mine.fence, mine.expiry)
+
+    virtually(story)
+
+
+def test_a_graceful_stop_hands_over_within_half_a_second(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a", "b") as (a, b):
+            a.scope.cancel()
+            await until(lambda: b.leads, within=0.5, what="the takeover after a release")
+
+    virtually(story)
+
+
+def test_a_dead_leader_is_replaced_within_the_documented_bound(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a", "b") as (a, b):
+            a.host.threads.hang.add("cronstable-fs")
+            await until(lambda: not a.leads, within=14.01, what="standing down")
+            assert not b.leads
+            await until(lambda: b.leads, within=15 + 1 + 5, what="the takeover")
+            assert b.election.view().lease
+
+    virtually(story)
+
+
+def test_two_nodes_never_lead_at_one_instant_while_one_hangs_now_and_then(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a", "b", ttl=3) as nodes:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hiccups, nodes)
+                await always(lambda: sum(n.leads for n in nodes) <= 1, during=300, what="at most one leader")
+                tasks.cancel_scope.cancel()
+            assert len({n.election.view().lease.fence for n in nodes}) == 1  # type: ignore[union-attr]
+
+    async def hiccups(nodes: list[Running]) -> None:
+        clock = nodes[0].host.clock
+        while True:
+            for node in nodes:
+                node.host.threads.hang.add("cronstable-fs")
+                await clock.sleep(7)
+                node.host.threads.hang.clear()
+                await clock.sleep(9)
+
+    virtually(story)
+
+
+def test_locks_that_are_fiction_are_refused_with_the_documented_text(tmp_path: Path) -> None:
+    class NoLocks(SystemFiles):
+        def lock(self, fd: int) -> bool:
+            return True
+
+    async def story() -> None:
+        host = FakeHost(VirtualClock.of_loop(), "a", fs=NoLocks())
+        election = make(host.context("filesystem", parse({"path": str(tmp_path)})), host)
+        with pytest.raises(PluginError) as refusal:
+            await election.run(host, task_status=anyio.TASK_STATUS_IGNORED)
+        assert str(refusal.value) == (
+            f"cluster.backend filesystem: refusing to elect over {tmp_path}: "
+            "it grants two exclusive locks on one file (its locks are no-ops)"
+        )
+        assert not election.view().quorate
+
+    virtually(story)
+
+
+def test_a_mount_that_hangs_at_start_elects_nobody_and_recovers_by_itself(tmp_path: Path) -> None:
+    async def story() -> None:
+        node = Running(tmp_path, "a")
+        node.host.threads.hang.add("cronstable-fs")
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(node.run)
+            assert not node.election.view().quorate
+            assert node.host.logged("could not be tried: no answer within 9 s")
+            node.host.threads.hang.clear()
+            await until(lambda: node.leads, within=5, what="leading once the mount answers")
+            node.scope.cancel()
+
+    virtually(story)
+
+
+def test_a_local_directory_is_warned_about_at_start(tmp_path: Path) -> None:
+    class LocalDisk(SystemFiles):
+        def mounts(self) -> str | None:
+            return "/dev/vda / ext4 rw 0 0\n"
+
+    async def story() -> None:
+        host = FakeHost(VirtualClock.of_loop(), "a", fs=LocalDisk())
+        settings = FilesystemSettings(str(tmp_path), topology=Topology.SINGLE_NODE)
+        election = FilesystemElection(host.context("filesystem", settings), host, settings, platform="linux")
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(lambda *, task_status: election.run(host, task_status=task_status))
+            tasks.cancel_scope.cancel()
+        (line,) = host.logged("its locks only exclude processes on THIS host")
+        assert line.startswith(f"cluster.backend filesystem: {tmp_path}: the directory counts as single-node")
+
+    virtually(story)
+
+
+def test_only_the_leader_marks_reboot_jobs_and_the_successor_knows(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a", "b") as (a, b):
+            await until(lambda: a.election.reboot_ran("warm-up") is False, within=5)
+            assert await a.election.mark_reboot_ran("warm-up")
+            assert not await b.election.mark_reboot_ran("warm-up")
+            assert a.election.reboot_ran("warm-up")
+            a.scope.cancel()
+            await until(lambda: b.leads, within=1)
+            await until(lambda: b.election.reboot_ran("warm-up") is not None, within=5)
+            assert b.election.reboot_ran("warm-up")
+
+    virtually(story)
+
+
+def test_the_election_has_all_the_sides_the_host_looks_for(tmp_path: Path) -> None:
+    async def story() -> None:
+        election = Running(tmp_path, "a").election
+        assert isinstance(election, Election)
+        assert isinstance(election, RebootLedger)
+        async with elections(tmp_path, "b") as (b,):
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(b.election.wait_change)
+                    b.host.threads.hang.add("cronstable-fs")
+
+    virtually(story)
+
+
+def test_settings_of_somebody_else_are_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        host = FakeHost(VirtualClock.of_loop(), "a")
+        context: ElectionContext = replace(host.context("filesystem"), settings={"path": str(tmp_path)})
+        with pytest.raises(PluginError, match="not parsed by this plugin"):
+            make(context, host)
+        with pytest.raises(InvalidSettings):
+            parse({})
+
+    virtually(story)
