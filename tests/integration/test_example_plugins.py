@@ -1,0 +1,112 @@
+"""The worked examples of the plugin author guide: built, installed beside the host, and used by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+REPO = Path(__file__).parents[2]
+DEADLINE = 180.0
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory into which both examples were installed from their wheels."""
+    target = tmp_path_factory.mktemp("site")
+    for name in ("plugin-lease", "plugin-extras"):
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
+            + ["--no-deps", "--no-build-isolation", "--target", str(target), str(REPO / "example" / name)],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture
+def environ(installed: Path) -> Mapping[str, str]:
+    return {**os.environ, "PYTHONPATH": str(installed), "COLUMNS": "200"}
+
+
+def cronstable(environ: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cronstable", *arguments],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
+def test_the_example_backend_passes_the_contract_kit(environ: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(REPO / "example/plugin-lease/tests")],
+        env=environ,
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_both_examples_are_listed_with_their_distribution(environ: Mapping[str, str]) -> None:
+    done = cronstable(environ, "plugins", "--json")
+    found: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in json.loads(done.stdout)}
+    for name, distribution in (("sqlite", "cronstable-sqlite"), ("extras", "cronstable-extras")):
+        assert found[name]["ok"], found[name]["error"]
+        assert found[name]["distribution"] == distribution
+
+
+def test_the_keys_of_both_examples_are_accepted(environ: Mapping[str, str], tmp_path: Path) -> None:
+    config = tmp_path / "cronstable.yaml"
+    config.write_text(
+        "cluster: {backend: sqlite, sqlite: {path: lease.db, ttl: 5}}\n"
+        f"heartbeat: {{file: {tmp_path}/alive}}\n"
+        "jobs:\n"
+        "  - {name: a, command: 'true', schedule: '@daily', team: billing}\n"
+        "  - name: b\n"
+        "    command: 'true'\n"
+        "    schedule: '@daily'\n"
+        "    onFailure: {report: {journal: {file: journal}}}\n",
+        encoding="utf-8",
+    )
+    done = cronstable(environ, "--validate-config", "-c", str(config))
+    assert done.returncode == 0, done.stderr
+    assert "jobs[1].name  this job has no team and others have" in done.stderr
+    assert "cronstable-extras" in done.stderr
+
+
+def test_a_ttl_that_the_examples_schema_forbids_is_refused_with_its_place(
+    environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "cronstable.yaml"
+    config.write_text("cluster:\n  backend: sqlite\n  sqlite:\n    path: lease.db\n    ttl: 1\n", encoding="utf-8")
+    done = cronstable(environ, "--validate-config", "-c", str(config))
+    assert done.returncode == 1
+    assert f"{config}:5:" in done.stderr
+    assert "cluster.sqlite.ttl" in done.stderr
+    assert "cronstable-sqlite" in done.stderr
+
+
+def test_the_example_command_runs(environ: Mapping[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text("jobs: [{name: a, team: billing}, {name: b, team: billing}, {name: c}]\n", encoding="utf-8")
+    done = cronstable(environ, "teams", str(file))
+    assert (done.returncode, done.stdout) == (0, "billing: 2\nnobody: 1\n")
