@@ -147,7 +147,7 @@ def lease_rules(cluster: Mapping[str, Json], backend: ElectionBackend) -> Iterat
         if spread and Capability.SPREAD not in backend.capabilities:
             yield Problem(
                 ("cluster", "distribution"),
-                f"`spread` does not work with `backend: {backend.name}`: the one holder of a lease runs all Leader jobs",
+                f"`spread` does not work with `backend: {backend.name}`: who holds the lease runs all Leader jobs",
                 allowed=("single-leader",),
                 hint="use the gossip backend to give each job its own node",
             )

@@ -7,12 +7,12 @@ integers in one array per file, in the order of the keys, so that 10,000 jobs co
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import yaml
-from yaml.cyaml import CParser
+from yaml._yaml import CParser
 from yaml.reader import ReaderError
 
 from cronstable.core.finding import Finding, KeyPath
@@ -159,7 +159,8 @@ class _Builder:
     def __init__(self, document: Document, parser: CParser) -> None:
         self._document = document
         self._positions = document.positions
-        self._next = parser.get_event
+        # Typed loosely: libyaml's events come one after the other as the grammar says.
+        self._next: Callable[[], Any] = parser.get_event
         self._anchors: dict[str, tuple[Node, int]] = {}
         self._open_anchors: set[str] = set()
         self._budget = MAX_ALIAS_NODES
@@ -194,7 +195,7 @@ class _Builder:
         self._document.add(mark.line + 1, mark.column + 1, message, hint=hint)
         raise _Stop
 
-    def _node(self, event: yaml.Event) -> tuple[Node, int]:
+    def _node(self, event: Any) -> tuple[Node, int]:
         """The node that ``event`` begins, read to its end."""
         if type(event) is not yaml.MappingStartEvent and type(event) is not yaml.SequenceStartEvent:
             return self._leaf(event)
@@ -225,7 +226,7 @@ class _Builder:
             else:
                 frame.take(*self._leaf(event))
 
-    def _open(self, event: yaml.CollectionStartEvent) -> _MapFrame | _SeqFrame:
+    def _open(self, event: Any) -> _MapFrame | _SeqFrame:
         mark = event.start_mark
         is_map = type(event) is yaml.MappingStartEvent
         self._check_tag(event, "map" if is_map else "seq")
@@ -236,24 +237,24 @@ class _Builder:
             self._open_anchors.add(event.anchor)
         return frame
 
-    def _leaf(self, event: yaml.Event) -> tuple[Node, int]:
+    def _leaf(self, event: Any) -> tuple[Node, int]:
         mark = event.start_mark
         if isinstance(event, yaml.AliasEvent):
-            if event.anchor in self._open_anchors:
-                self._fail(mark, f"`*{event.anchor}` is inside what it stands for")
-            if event.anchor not in self._anchors:
-                self._fail(mark, f"`*{event.anchor}` stands for nothing: no `&{event.anchor}` comes before it")
-            node, position = self._anchors[event.anchor]
+            name = str(event.anchor)
+            if name in self._open_anchors:
+                self._fail(mark, f"`*{name}` is inside what it stands for")
+            if name not in self._anchors:
+                self._fail(mark, f"`*{name}` stands for nothing: no `&{name}` comes before it")
+            node, position = self._anchors[name]
             quoted = bool(position & 1)
             return self._copy(node, mark), pack(mark.line, mark.column, quoted)
-        assert isinstance(event, yaml.ScalarEvent)
         tagged_text = self._check_tag(event, "str")
         position = pack(mark.line, mark.column, tagged_text or not event.implicit[0])
         if event.anchor:
             self._anchors[event.anchor] = (event.value, position)
         return event.value, position
 
-    def _check_tag(self, event: yaml.NodeEvent, plain: str) -> bool:
+    def _check_tag(self, event: Any, plain: str) -> bool:
         """Refuse what we do not know; True when the tag is the one that says the plain thing."""
         tag: str | None = event.tag
         if not tag or tag == "!":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from jsonschema.exceptions import ValidationError
@@ -28,16 +29,38 @@ _SECRET_KEY: Final = re.compile(r"pass|secret|token|credential|dsn|url|key$|valu
 _LONGEST_QUOTE: Final = 60
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """The parts of an error that messages are made of. ``limit``: the value of the keyword that failed."""
+
+    path: KeyPath
+    keyword: str
+    limit: Any
+    instance: Any
+    schema: Mapping[str, Any]
+    message: str
+
+    @property
+    def description(self) -> str | None:
+        """What the schema says about the place."""
+        found = self.schema.get("description")
+        return str(found) if found else None
+
+
 def problems(error: ValidationError) -> Iterator[Problem]:
     """One error of jsonschema as problems in plain words, with paths from the validated root."""
     while error.context:
         # Of several alternatives, the one that got furthest is the one that was meant.
         error = max(error.context, key=lambda inner: (len(inner.absolute_path), inner.validator != "type"))
-    explain = _EXPLAIN.get(str(error.validator))
+    schema = error.schema if isinstance(error.schema, Mapping) else {}
+    failure = _Failure(
+        tuple(error.absolute_path), str(error.validator), error.validator_value, error.instance, schema, error.message
+    )
+    explain = _EXPLAIN.get(failure.keyword)
     if explain is not None:
-        yield from explain(error)
+        yield from explain(failure)
     else:
-        yield Problem(_path(error), f"does not satisfy `{error.validator}` of the schema", hint=_description(error))
+        yield Problem(failure.path, f"does not satisfy `{failure.keyword}` of the schema", hint=failure.description)
 
 
 def close_match(word: str, allowed: Iterator[str] | list[str]) -> str | None:
@@ -52,31 +75,21 @@ def close_match(word: str, allowed: Iterator[str] | list[str]) -> str | None:
 
 def quote(value: object) -> str:
     """A scalar as it can be shown."""
-    text = value if isinstance(value, str) else {True: "true", False: "false", None: "null"}.get(value, repr(value))  # type: ignore[arg-type]
-    text = " ".join(str(text).split())
+    words: dict[object, str] = {True: "true", False: "false", None: "null"}
+    plain = words.get(value, repr(value)) if value is None or isinstance(value, bool) else str(value)
+    text = " ".join(plain.split())
     return f"`{text}`" if len(text) <= _LONGEST_QUOTE else f"`{text[:_LONGEST_QUOTE]}...`"
 
 
-def _path(error: ValidationError) -> KeyPath:
-    return tuple(error.absolute_path)
-
-
-def _description(error: ValidationError) -> str | None:
-    found = error.schema.get("description") if isinstance(error.schema, Mapping) else None
-    return str(found) if found else None
-
-
-def _shown(error: ValidationError) -> str:
+def _shown(error: _Failure) -> str:
     """``, not `x```: what stands there, where that gives nothing away."""
-    path = _path(error)
-    key = next((part for part in reversed(path) if isinstance(part, str)), "")
-    schema = error.schema if isinstance(error.schema, Mapping) else {}
+    key = next((part for part in reversed(error.path) if isinstance(part, str)), "")
     if isinstance(error.instance, dict):
         return ", not a mapping"
     if isinstance(error.instance, list):
         return ", not a list"
     if (
-        schema.get("writeOnly")
+        error.schema.get("writeOnly")
         or _SECRET_KEY.search(key)
         or (isinstance(error.instance, str) and "@" in error.instance)
     ):
@@ -86,18 +99,18 @@ def _shown(error: ValidationError) -> str:
     return f", not {quote(error.instance)}"
 
 
-def _type(error: ValidationError) -> Iterator[Problem]:
-    declared = error.validator_value
+def _type(error: _Failure) -> Iterator[Problem]:
+    declared = error.limit
     types = [declared] if isinstance(declared, str) else list(declared)
     words = [_TYPE_WORDS[kind] for kind in types if kind != "null" or len(types) == 1]
     wanted = " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
     scalar = not {"object", "array", "string"} & set(types) or isinstance(error.instance, dict | list)
     not_that = _shown(error) if scalar else ", not text"
-    yield Problem(_path(error), f"must be {wanted}{not_that}", hint=_shape_hint(error, types))
+    yield Problem(error.path, f"must be {wanted}{not_that}", hint=_shape_hint(error, types))
 
 
-def _shape_hint(error: ValidationError, types: list[str]) -> str | None:
-    items = error.schema.get("items") if isinstance(error.schema, Mapping) else None
+def _shape_hint(error: _Failure, types: list[str]) -> str | None:
+    items = error.schema.get("items")
     if types != ["array"] or not isinstance(items, Mapping):
         return None
     if items.get("type") == "object" and isinstance(error.instance, dict):
@@ -109,16 +122,16 @@ def _shape_hint(error: ValidationError, types: list[str]) -> str | None:
     return "begin the line with `- `" if not isinstance(error.instance, dict) else None
 
 
-def _required(error: ValidationError) -> Iterator[Problem]:
-    missing = [key for key in error.validator_value if key not in error.instance]
+def _required(error: _Failure) -> Iterator[Problem]:
+    missing = [key for key in error.limit if key not in error.instance]
     named = re.match(r"'(.*?)' is a required property", error.message)
     # jsonschema reports each missing key on its own.
     keys = [named[1]] if named and named[1] in missing else missing
     for key in keys:
-        yield Problem(_path(error), f"`{key}` is missing")
+        yield Problem(error.path, f"`{key}` is missing")
 
 
-def _additional(error: ValidationError) -> Iterator[Problem]:
+def _additional(error: _Failure) -> Iterator[Problem]:
     known: dict[str, Any] = error.schema.get("properties", {})
     for key in error.instance:
         if key in known:
@@ -126,49 +139,47 @@ def _additional(error: ValidationError) -> Iterator[Problem]:
         # What the mapping has already is not what a misspelt key was meant to be, unless nothing else comes close.
         meant = close_match(key, [k for k in known if k not in error.instance]) or close_match(key, list(known))
         yield Problem(
-            (*_path(error), key),
+            (*error.path, key),
             f"unknown key `{key}`",
             allowed=() if meant or len(known) > 12 else tuple(known),
             hint=f"did you mean `{meant}`?" if meant else None,
         )
 
 
-def _enum(error: ValidationError) -> Iterator[Problem]:
-    allowed = tuple(str(value) for value in error.validator_value)
+def _enum(error: _Failure) -> Iterator[Problem]:
+    allowed = tuple(str(value) for value in error.limit)
     meant = close_match(error.instance, list(allowed)) if isinstance(error.instance, str) else None
     shown = _shown(error).removeprefix(", not ") or "this"
     yield Problem(
-        _path(error),
+        error.path,
         f"{shown} is not one of the allowed values",
         allowed=allowed,
         hint=f"did you mean `{meant}`?" if meant else None,
     )
 
 
-def _bound(words: str) -> Callable[[ValidationError], Iterator[Problem]]:
-    def explain(error: ValidationError) -> Iterator[Problem]:
-        yield Problem(_path(error), f"must be {words} {error.validator_value}{_shown(error)}")
+def _bound(words: str) -> Callable[[_Failure], Iterator[Problem]]:
+    def explain(error: _Failure) -> Iterator[Problem]:
+        yield Problem(error.path, f"must be {words} {error.limit}{_shown(error)}")
 
     return explain
 
 
-def _pattern(error: ValidationError) -> Iterator[Problem]:
+def _pattern(error: _Failure) -> Iterator[Problem]:
     if error.instance.strip() == "":
-        yield Problem(_path(error), "must not be empty", hint=_description(error))
+        yield Problem(error.path, "must not be empty", hint=error.description)
         return
-    yield Problem(
-        _path(error), f"is not of the right form{_shown(error)}", hint=_description(error) or f"{error.validator_value}"
-    )
+    yield Problem(error.path, f"is not of the right form{_shown(error)}", hint=error.description or f"{error.limit}")
 
 
-def _fixed(message: str) -> Callable[[ValidationError], Iterator[Problem]]:
-    def explain(error: ValidationError) -> Iterator[Problem]:
-        yield Problem(_path(error), message.format(error.validator_value))
+def _fixed(message: str) -> Callable[[_Failure], Iterator[Problem]]:
+    def explain(error: _Failure) -> Iterator[Problem]:
+        yield Problem(error.path, message.format(error.limit))
 
     return explain
 
 
-_EXPLAIN: Final[Mapping[str, Callable[[ValidationError], Iterator[Problem]]]] = {
+_EXPLAIN: Final[Mapping[str, Callable[[_Failure], Iterator[Problem]]]] = {
     "type": _type,
     "required": _required,
     "additionalProperties": _additional,

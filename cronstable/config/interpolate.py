@@ -23,7 +23,10 @@ _PATHS: Final = frozenset({"env_file", "fromFile"})
 
 @dataclass(slots=True)
 class Interpolator:
-    """Works on the nodes of one file in place. ``directory``: where the file is; ``problems`` collects what is unset."""
+    """Works on the nodes of one file in place.
+
+    ``directory``: where the file is. ``problems`` collects what is unset.
+    """
 
     environ: Mapping[str, str]
     directory: str

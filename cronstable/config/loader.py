@@ -9,7 +9,8 @@ import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cronstable.config import cluster, secrets
+from cronstable.config import cluster as clusters
+from cronstable.config import secrets
 from cronstable.config.document import Map
 from cronstable.config.files import Reader, Source, includes, is_crontab
 from cronstable.config.fill import fill_defaults
@@ -118,16 +119,16 @@ class _Loading:
         self._plugin_checks(source, checked, defaults)
         return defaults
 
-    def _cluster_keys(self, root: Map) -> cluster.ClusterCheck | None:
+    def _cluster_keys(self, root: Map) -> clusters.ClusterCheck | None:
         """Which backend is chosen and which keys of the section are not for the schema to judge."""
         section = root.get("cluster")
         if not isinstance(section, Map):
             return None
-        chosen = section.get("backend", cluster.DEFAULT_BACKEND)
+        chosen = section.get("backend", clusters.DEFAULT_BACKEND)
         if not isinstance(chosen, str):
             return None
         # An unset variable is reported when the file is interpolated.
-        return cluster.check(section, Interpolator(self.environ, "").text(chosen, ()), self.plugins)
+        return clusters.check(section, Interpolator(self.environ, "").text(chosen, ()), self.plugins)
 
     def _interpolate(self, source: Source, checked: Checked) -> None:
         root = source.document.root
@@ -181,7 +182,7 @@ class _Loading:
         included = self.reader.read(target)
         return self.file(included, chain) if included is not None else FileDefaults()
 
-    def _sections(self, source: Source, checked: Checked, verdict: cluster.ClusterCheck | None) -> None:
+    def _sections(self, source: Source, checked: Checked, verdict: clusters.ClusterCheck | None) -> None:
         root = source.document.root
         assert root is not None
         schemas = self.validator.schema["properties"]
@@ -195,7 +196,7 @@ class _Loading:
                 self._note(source, Problem((key,), message))
                 continue
             if key == "cluster" and isinstance(value, dict) and verdict is not None and verdict.backend is not None:
-                self._note_all(source, list(cluster.lease_rules(value, verdict.backend)))
+                self._note_all(source, list(clusters.lease_rules(value, verdict.backend)))
             if not isinstance(value, dict) or any(path[:1] == (key,) for path in checked.bad_rest):
                 continue
             rule = self.validator.rule.props[key]
@@ -233,10 +234,10 @@ class _Loading:
     def _cluster(self, source: Source, section: dict[str, Json], backend: ElectionBackend) -> None:
         schema = self.validator.schema["properties"]["cluster"]
         try:
-            self.cluster = cluster.make(section, backend, schema, self.hostname)
+            self.cluster = clusters.make(section, backend, schema, self.hostname)
         except InvalidSettings as error:
             owner = self.plugins.election_backends[backend.name].plugin.distribution
-            for problem in cluster.settings_problems(error, backend):
+            for problem in clusters.settings_problems(error, backend):
                 self._note(source, problem, owner)
 
     def _plugin_checks(self, source: Source, checked: Checked, defaults: FileDefaults) -> None:

@@ -86,9 +86,10 @@ class OptionsMaker:
 
     def _prepare(self, merged: Mapping[str, Json]) -> Prepared:
         fields: dict[str, object] = {_PLAIN[key]: value for key, value in merged.items() if key in _PLAIN}
-        for key, enum in (("concurrencyPolicy", ConcurrencyPolicy), ("clusterPolicy", ClusterPolicy)):
-            if key in merged:
-                fields["concurrency_policy" if key == "concurrencyPolicy" else "cluster_policy"] = enum(merged[key])
+        if "concurrencyPolicy" in merged:
+            fields["concurrency_policy"] = ConcurrencyPolicy(str(merged["concurrencyPolicy"]))
+        if "clusterPolicy" in merged:
+            fields["cluster_policy"] = ClusterPolicy(str(merged["clusterPolicy"]))
         fails_when = merged.get("failsWhen")
         if isinstance(fails_when, dict):
             fields["fails_when"] = FailsWhen(**{_FAILS_WHEN[key]: bool(value) for key, value in fails_when.items()})

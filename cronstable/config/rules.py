@@ -50,6 +50,10 @@ class Rule:
 
     __slots__ = ("extra", "items", "opaque", "path", "props", "secret", "secrets", "text", "types")
 
+    secrets: bool
+    extra: Rule | None
+    items: Rule | None
+
     def __init__(self, schema: JsonSchema, root: JsonSchema, mask: bool, key: str = "") -> None:
         schema, root = _resolve(schema, root)
         declared = schema.get("type", ())

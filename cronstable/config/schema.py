@@ -73,12 +73,12 @@ def compose(plugins: Plugins) -> Composed:
     owners: dict[str, str] = {}
     conflicts: list[str] = []
     not_in_defaults: set[str] = set()
-    for path, schema, owner in _owned(plugins):
+    for path, owned, owner in _owned(plugins):
         part = _walk_to(tree, path)
         if part.schema is not None:
             conflicts.append(f"the key `{path}` is owned by {part.owner} and by {owner}; only one of them can have it")
             continue
-        part.schema, part.owner = schema, owner
+        part.schema, part.owner = owned, owner
         owners[path] = owner
     for fragment in plugins.fragments:
         not_in_defaults |= {p.removeprefix(f"{JOB}.") for p in fragment.descriptor.not_in_defaults}
@@ -93,7 +93,7 @@ def compose(plugins: Plugins) -> Composed:
     for key, part in tree.keys.items():
         if key != "jobs":
             properties[key] = _render(key, part, conflicts)
-    schema: Schema = {
+    root: Schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "https://cronstable.dev/schema/cronstable",
         "title": "cronstable configuration",
@@ -101,7 +101,7 @@ def compose(plugins: Plugins) -> Composed:
         "properties": properties,
         "additionalProperties": False,
     }
-    return Composed(schema, owners, tuple(conflicts))
+    return Composed(root, owners, tuple(conflicts))
 
 
 def compose_schema(plugins: Plugins) -> dict[str, Json]:

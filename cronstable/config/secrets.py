@@ -38,7 +38,7 @@ def files(value: Json, rule: Rule) -> Iterator[str]:
 
 
 def check(path: KeyPath, source: Mapping[str, Json], environ: Mapping[str, str]) -> Problem | None:
-    """What is wrong with a source. One that is configured but gives nothing is refused: it must not mean "no secret"."""
+    """What is wrong with a source: one that is configured but gives nothing must not pass for "no secret"."""
     for key in SOURCES:
         given = source.get(key)
         if not isinstance(given, str):
