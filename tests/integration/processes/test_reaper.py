@@ -1,0 +1,111 @@
+"""Orphans are collected by the daemon as PID 1 or subreaper, and no exit code is stolen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+# Runs jobs that leave orphans and jobs that exit with 7, as subreaper or as PID 1, and prints what came out of it.
+PROGRAM = """
+import ctypes, json, logging, os, subprocess, sys
+import anyio
+from pathlib import Path
+from cronstable.core.job import Job, JobOptions
+from cronstable.core.runs import RunKey
+from cronstable.runtime.reaper import Reaper, must_reap
+from cronstable.runtime.runner import RunRequest, RunTools, run_job
+from cronstable.runtime.spawn import PosixSpawner
+from cronstable.runtime.system import SystemClock
+from cronstable.runtime.threads import ThreadLanes
+from cronstable.testing.clock import until
+
+RUNS = int(sys.argv[2])
+
+class Sink:
+    def write(self, batch): pass
+    async def ready(self): pass
+
+def children():
+    return [int(p) for f in Path("/proc/self/task").glob("*/children") for p in f.read_text().split()]
+
+async def main():
+    if sys.argv[1] == "subreaper":
+        before = must_reap()
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    else:
+        before = None
+    spawner, clock = PosixSpawner(), SystemClock()
+    tools = RunTools(spawner, clock, ThreadLanes(), Sink(), logging.getLogger(), dict(os.environ))
+    reaper = Reaper(spawner.owned, clock, patience=0.2)
+    gate = anyio.Semaphore(16)
+    codes = []
+
+    async def one(command):
+        job = Job("j", command, None, JobOptions())
+        async with gate:
+            record = await run_job(RunRequest(RunKey("r", "j", 60), job), tools)
+        if command == "exit 7":
+            codes.append(record.exit_code)
+
+    # A library's own child, which is only asked for its exit code much later than it ends.
+    own = subprocess.Popen(["sh", "-c", "exit 9"], start_new_session=True)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(reaper.run)
+        async with anyio.create_task_group() as runs:
+            runs.start_soon(anyio.to_thread.run_sync, own.wait)
+            for number in range(RUNS):
+                runs.start_soon(one, "exit 7")
+                if number % 10 == 0:
+                    runs.start_soon(one, "sh -c 'sh -c \\"sleep 0.3\\" >/dev/null 2>&1 & exit 0'")
+        await until(lambda: not children(), within=30, what="no child is left")
+        tasks.cancel_scope.cancel()
+    print(json.dumps({
+        "pid": os.getpid(), "before": before, "must": must_reap(), "codes": sorted(set(codes)), "runs": len(codes),
+        "own": own.returncode, "collected": reaper.collected,
+    }))
+
+anyio.run(main)
+"""
+
+
+def outcome(*command: str) -> dict[str, Any]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def can_have_a_pid_namespace() -> bool:
+    unshare = shutil.which("unshare")
+    command = [unshare or "unshare", "--fork", "--pid", "--mount-proc", "true"]
+    return unshare is not None and subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_a_subreaper_collects_orphans_and_steals_nothing(case: Callable[[str], dict[str, Any]]) -> None:
+    wanted = case("exec-reaper-does-not-steal-exit-codes")
+    result = outcome(sys.executable, "-c", PROGRAM, "subreaper", str(wanted["input"]["runs"]))
+    assert (result["before"], result["must"]) == (False, True)
+    assert result["codes"] == [wanted["expected"]["all_exit_codes"]]
+    assert (result["runs"], result["own"]) == (500, 9)
+    assert result["collected"] >= 50
+
+
+def test_as_pid_1_orphans_are_collected_and_no_exit_code_is_stolen(case: Callable[[str], dict[str, Any]]) -> None:
+    if not can_have_a_pid_namespace():
+        pytest.skip("this machine lets nobody make a PID namespace")
+    wanted = case("exec-reaper-does-not-steal-exit-codes")
+    namespace = ("unshare", "--fork", "--pid", "--mount-proc")
+    result = outcome(*namespace, sys.executable, "-c", PROGRAM, "init", str(wanted["input"]["runs"]))
+    assert (result["pid"], result["must"]) == (1, True)
+    assert result["codes"] == [wanted["expected"]["all_exit_codes"]]
+    assert (result["runs"], result["own"]) == (500, 9)
+    assert result["collected"] >= 50
