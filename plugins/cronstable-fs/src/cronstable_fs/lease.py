@@ -48,7 +48,7 @@ class FilesystemLeaseStore:
     """``LeaseStore`` and ``RebootMarks`` over a directory. One instance per process and lease.
 
     ``ttl`` stands in for records whose writer stored none. ``op_timeout``: seconds one call may take, lock included.
-    Nothing is remembered of the file between two calls: no descriptor, no inode, no content.
+    Of the file nothing is remembered between two calls, no descriptor, no inode, no content, but the highest fence.
     """
 
     def __init__(
@@ -71,11 +71,16 @@ class FilesystemLeaseStore:
         self._seen_root = False
         self._prune_due = False
         self._lost: tuple[str, int] | None = None
+        self._highest = 0
 
     # -- LeaseStore
 
     async def acquire(self, me: Holder, ttl: Seconds, *, nonce: str, over: Seen | None = None) -> Observation:
-        """See ``LeaseStore.acquire``. The fence is max(previous + 1, unix seconds): losing the file cannot lower it."""
+        """See ``LeaseStore.acquire``.
+
+        The fence is max(highest known + 1, unix seconds), so that losing the file does not lower it: of the nodes that
+        live on each knows the last one, and those that do not come later.
+        """
 
         def body(section: Section) -> Observation:
             before = section.read()
@@ -88,15 +93,13 @@ class FilesystemLeaseStore:
                 case Seen(found):
                     if over is None or found.mark != over.record.mark:
                         return standing
-                    fence = found.fence
-                case Vacant(last):
+                case Vacant():
                     if over is not None:
                         return standing
-                    fence = last or 0
                 case _:
                     assert_never(standing)
             wall = self._host.clock.now().wall
-            grant = Grant(me, max(fence + 1, int(wall)), nonce, ttl, wall + ttl)
+            grant = Grant(me, max(self._highest + 1, int(wall)), nonce, ttl, wall + ttl)
             return self._put(section, before, grant, durable=True)
 
         return await self._locked("acquire", body)
@@ -186,11 +189,23 @@ class FilesystemLeaseStore:
     # -- inside a section
 
     def _decode(self, data: bytes | None) -> Seen | Vacant | Unreadable:
-        return record.decode(data, self._election, self._ttl)
+        found = record.decode(data, self._election, self._ttl)
+        match found:
+            case Seen(lease):
+                self._highest = max(self._highest, lease.fence)
+            case Vacant(fence):
+                self._highest = max(self._highest, fence or 0)
+            case Unreadable():
+                pass
+            case _:
+                assert_never(found)
+        return found
 
     def _put(self, section: Section, before: bytes | None, wanted: Grant, *, durable: bool) -> Observation:
         data = record.encode(self._election, wanted)
         try:
+            # Counted before it stands: a rename whose answer is lost has used its fence.
+            self._highest = max(self._highest, wanted.fence)
             found = section.write(before, data, durable=durable)
         except LockLostError as loss:
             if loss.written:

@@ -1,0 +1,71 @@
+"""The contract that every lease store passes, over a real directory, real threads and real clocks."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cronstable_fs.layout import Layout
+from cronstable_fs.lease import FilesystemLeaseStore
+
+from cronstable.api import Holder, LeaseRecord, LeaseStore
+from cronstable.runtime.files import SystemFiles
+from cronstable.runtime.system import SystemClock, SystemIds
+from cronstable.runtime.threads import ThreadLanes
+from cronstable.testing.host import FakeHost
+from cronstable.testing.lease_contract import LeaseStoreContract
+
+
+class Breakable(SystemFiles):
+    """A disk that can be taken away."""
+
+    down = False
+
+    def open(self, path: str, flags: int, mode: int = 0o600) -> int:
+        if self.down:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return super().open(path, flags, mode)
+
+
+class Door:
+    def __init__(self, root: Path) -> None:
+        self.layout = Layout.of(str(root), "default", "contract")
+        self.file = Path(self.layout.lease)
+        self.disk = Breakable()
+
+    def store(self) -> LeaseStore:
+        host: Any = FakeHost(SystemClock(), "contract", fs=self.disk)
+        host.threads, host.ids = ThreadLanes(), SystemIds()
+        return FilesystemLeaseStore(host, self.layout, "contract", ttl=15.0, op_timeout=30.0)
+
+    async def record(self) -> LeaseRecord | None:
+        if not self.file.exists():
+            return None
+        found = json.loads(self.file.read_text())
+        if found["expiresAt"] == 0:
+            return None
+        holder = Holder.parse(found["holder"])
+        return LeaseRecord(holder, found["fence"], found["nonce"], found["ttl"], found["expiresAt"])
+
+    async def delete(self) -> None:
+        self.file.unlink()
+
+    async def garble(self) -> None:
+        self.file.write_bytes(b'{"holder": "x#')
+
+    @asynccontextmanager
+    async def outage(self) -> AsyncIterator[None]:
+        self.disk.down = True
+        yield
+        self.disk.down = False
+
+
+class TestFilesystemLease(LeaseStoreContract):
+    @pytest.fixture
+    def door(self, tmp_path: Path) -> Door:
+        return Door(tmp_path)
