@@ -12,7 +12,7 @@ from datetime import date
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from cronstable.core.cronfields import COLUMNS, FIRST_YEAR, FieldValues, parse_field
+from cronstable.core.cronfields import FIRST_YEAR, FieldValues, parse_field
 
 DayMatch: TypeAlias = Literal["any", "all"]
 """``any``: the Debian/Vixie rule. ``all``: both day columns must match, always."""
@@ -164,17 +164,27 @@ NO_CALENDAR = Calendar(0, 0, 0, 0, 0, ())
 """Matches nothing: the calendar of ``@reboot``."""
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=512)
 def compile_calendar(columns: tuple[str, ...], day_match: DayMatch) -> Calendar:
-    """Compile the seven column texts, hashes resolved. Raises FieldError. Pure and memoised."""
-    second, minute, hour, dom, month, dow, year = (
-        parse_field(name, text) for name, text in zip(COLUMNS, columns, strict=True)
+    """Compile the seven column texts, hashes resolved. Raises FieldError.
+
+    Pure and memoised, so that jobs with the same line share one calendar; the bound is small because a set of ten
+    thousand different lines gains nothing from it and would pay with memory. Their parts are shared all the same.
+    """
+    second, minute, hour, dom, month, dow, year = columns
+    return Calendar(
+        parse_field("second", second).mask,
+        parse_field("minute", minute).mask,
+        parse_field("hour", hour).mask,
+        parse_field("month", month).mask,
+        None if year == "*" else parse_field("year", year).mask,
+        _month_days(dom, dow, day_match),
     )
-    years = None if columns[6] == "*" else year.mask
-    return Calendar(second.mask, minute.mask, hour.mask, month.mask, years, _month_days(dom, dow, day_match))
 
 
-def _month_days(dom: FieldValues, dow: FieldValues, day_match: DayMatch) -> tuple[int, ...]:
+@lru_cache(maxsize=4096)
+def _month_days(dom_text: str, dow_text: str, day_match: DayMatch) -> tuple[int, ...]:
+    dom, dow = parse_field("day of month", dom_text), parse_field("day of week", dow_text)
     by_date, by_weekday = _date_masks(dom), _weekday_masks(dow)
     if day_match == "all" or dom.star or dow.star:
         return tuple(map(int.__and__, by_date, by_weekday))
