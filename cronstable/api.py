@@ -1,95 +1,104 @@
 """What plugin authors import, and all of it: hooks, descriptors, protocols, values, events, errors.
 
 Anything not in ``__all__`` here is private to the host. The version of this surface is ``API_VERSION``.
+
+A name is fetched from its module when it is first asked for: a plugin's hooks need a descriptor or two, and every
+command line that reads a configuration pays for what they pull in.
 """
 
-from cronstable.core.clock import Clock, EpochSeconds, Instant, Seconds
-from cronstable.core.decision import Decision, DecisionRecord, Reason, Verdict
-from cronstable.core.events import (
-    Decided,
-    Event,
-    LeaderChanged,
-    QuorumChanged,
-    Reloaded,
-    RunFinished,
-    RunStarted,
-)
-from cronstable.core.finding import KeyPath, Problem, Severity
-from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, FailsWhen, Job, JobOptions, Json
-from cronstable.core.runs import Line, LiveRun, Outcome, RunKey, RunRecord, Trigger
-from cronstable.core.schedule import Schedule
-from cronstable.core.store import (
-    Appended,
-    Fenced,
-    Full,
-    Grant,
-    Held,
-    Holder,
-    LeaseRecord,
-    Observation,
-    Seen,
-    StoreUnavailable,
-    Taken,
-    Unknown,
-    Unreadable,
-    Vacant,
-    Won,
-)
-from cronstable.core.view import ClusterView, LeaseView, PeerStatus, PeerView
-from cronstable.plugin.descriptors import (
-    API_VERSION,
-    Capability,
-    CliCommand,
-    ConfigFragment,
-    Descriptor,
-    ElectionBackend,
-    JsonSchema,
-    NotifierBackend,
-    Section,
-    ServiceProvider,
-    StateStoreBackend,
-)
-from cronstable.plugin.errors import InvalidSettings, PluginError
-from cronstable.plugin.hookspecs import hookimpl
-from cronstable.plugin.protocols import (
-    Actor,
-    CancelRun,
-    ClaimLog,
-    Command,
-    CommandOutcome,
-    Document,
-    Done,
-    Election,
-    ElectionContext,
-    FileSystem,
-    FleetReport,
-    Host,
-    HostSnapshot,
-    Http,
-    HttpResponse,
-    Ids,
-    LeaderChange,
-    LeaseStore,
-    Message,
-    NoSuchJob,
-    Notifier,
-    Observable,
-    Pause,
-    QuorumLoss,
-    RebootLedger,
-    RebootMarks,
-    Refused,
-    ReloadHealth,
-    Report,
-    Resume,
-    Rng,
-    Service,
-    Shutdown,
-    Started,
-    StartRun,
-    StateStore,
-    Threads,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cronstable.core.clock import Clock, EpochSeconds, Instant, Seconds
+    from cronstable.core.decision import Decision, DecisionRecord, Reason, Verdict
+    from cronstable.core.events import (
+        Decided,
+        Event,
+        LeaderChanged,
+        QuorumChanged,
+        Reloaded,
+        RunFinished,
+        RunStarted,
+    )
+    from cronstable.core.finding import KeyPath, Problem, Severity
+    from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, FailsWhen, Job, JobOptions, Json
+    from cronstable.core.runs import Line, LiveRun, Outcome, RunKey, RunRecord, Trigger
+    from cronstable.core.schedule import Schedule
+    from cronstable.core.store import (
+        Appended,
+        Fenced,
+        Full,
+        Grant,
+        Held,
+        Holder,
+        LeaseRecord,
+        Observation,
+        Seen,
+        StoreUnavailable,
+        Taken,
+        Unknown,
+        Unreadable,
+        Vacant,
+        Won,
+    )
+    from cronstable.core.view import ClusterView, LeaseView, PeerStatus, PeerView
+    from cronstable.plugin.descriptors import (
+        API_VERSION,
+        Capability,
+        CliCommand,
+        ConfigFragment,
+        Descriptor,
+        ElectionBackend,
+        JsonSchema,
+        NotifierBackend,
+        Section,
+        ServiceProvider,
+        StateStoreBackend,
+    )
+    from cronstable.plugin.errors import InvalidSettings, PluginError
+    from cronstable.plugin.hookspecs import hookimpl
+    from cronstable.plugin.protocols import (
+        Actor,
+        CancelRun,
+        ClaimLog,
+        Command,
+        CommandOutcome,
+        Document,
+        Done,
+        Election,
+        ElectionContext,
+        FileSystem,
+        FleetReport,
+        Host,
+        HostSnapshot,
+        Http,
+        HttpResponse,
+        Ids,
+        LeaderChange,
+        LeaseStore,
+        Message,
+        NoSuchJob,
+        Notifier,
+        Observable,
+        Pause,
+        QuorumLoss,
+        RebootLedger,
+        RebootMarks,
+        Refused,
+        ReloadHealth,
+        Report,
+        Resume,
+        Rng,
+        Service,
+        Shutdown,
+        Started,
+        StartRun,
+        StateStore,
+        Threads,
+    )
 
 __all__ = [
     "API_VERSION",
@@ -194,3 +203,45 @@ __all__ = [
     "Won",
     "hookimpl",
 ]
+
+_HOMES = {
+    "cronstable.core.clock": "Clock EpochSeconds Instant Seconds",
+    "cronstable.core.decision": "Decision DecisionRecord Reason Verdict",
+    "cronstable.core.events": "Decided Event LeaderChanged QuorumChanged Reloaded RunFinished RunStarted",
+    "cronstable.core.finding": "KeyPath Problem Severity",
+    "cronstable.core.job": "ClusterPolicy ConcurrencyPolicy FailsWhen Job JobOptions Json",
+    "cronstable.core.runs": "Line LiveRun Outcome RunKey RunRecord Trigger",
+    "cronstable.core.schedule": "Schedule",
+    "cronstable.core.store": (
+        "Appended Fenced Full Grant Held Holder LeaseRecord Observation Seen StoreUnavailable Taken Unknown "
+        "Unreadable Vacant Won"
+    ),
+    "cronstable.core.view": "ClusterView LeaseView PeerStatus PeerView",
+    "cronstable.plugin.descriptors": (
+        "API_VERSION Capability CliCommand ConfigFragment Descriptor ElectionBackend JsonSchema "
+        "NotifierBackend Section ServiceProvider StateStoreBackend"
+    ),
+    "cronstable.plugin.errors": "InvalidSettings PluginError",
+    "cronstable.plugin.hookspecs": "hookimpl",
+    "cronstable.plugin.protocols": (
+        "Actor CancelRun ClaimLog Command CommandOutcome Document Done Election ElectionContext FileSystem "
+        "FleetReport Host HostSnapshot Http HttpResponse Ids LeaderChange LeaseStore Message NoSuchJob "
+        "Notifier Observable Pause QuorumLoss RebootLedger RebootMarks Refused ReloadHealth Report Resume Rng "
+        "Service Shutdown Started StartRun StateStore Threads"
+    ),
+}
+"""Module to the public names that live there: the imports above, for when the program runs."""
+
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    """Fetch a public name from its module and keep it (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'cronstable.api' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -5,13 +5,14 @@ After an intended change: ``make snapshot`` writes the file anew, and the commit
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import os
 import textwrap
-import types
 from collections.abc import Callable
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import is_typeddict
 
@@ -61,14 +62,23 @@ def test_the_public_surface_is_the_one_on_record() -> None:
     assert snapshot().splitlines() == record.read_text().splitlines(), "intended? then: make snapshot"
 
 
-def test_the_api_exports_exactly_what_it_imports() -> None:
-    public = {
-        name
-        for name, value in vars(cronstable.api).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+def test_the_api_fetches_every_name_from_where_type_checkers_see_it() -> None:
+    tree = ast.parse(inspect.getsource(cronstable.api))
+    seen = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cronstable.")
+        for alias in node.names
     }
     assert sorted(cronstable.api.__all__) == list(cronstable.api.__all__), "sorted, so that a diff shows one line"
-    assert public == set(cronstable.api.__all__)
+    assert sorted(seen) == list(cronstable.api.__all__) == dir(cronstable.api)
+    for name, module in seen.items():
+        assert getattr(cronstable.api, name) is getattr(import_module(module or ""), name)
+
+
+def test_the_api_has_no_other_name() -> None:
+    with pytest.raises(AttributeError, match=r"module 'cronstable.api' has no attribute 'Daemon'"):
+        getattr(cronstable.api, "Daemon")  # noqa: B009  # mypy knows that it is not there
 
 
 def example_of(hook: str) -> str:
