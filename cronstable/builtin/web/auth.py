@@ -40,21 +40,16 @@ class Forbidden:
 
 
 class Guard:
-    """The tokens of the API. They can be replaced while it serves, when a secret's file was rotated."""
+    """The tokens of the API, and what may be done with and without them."""
 
     def __init__(self, tokens: Iterable[Token], anonymous: frozenset[str], clock: Clock, log: logging.Logger) -> None:
         self._clock = clock
         self._log = log
         self._anonymous = anonymous
-        self._tokens: tuple[tuple[bytes, Token], ...] = ()
-        self._quiet_until = float("-inf")
-        self._unlogged = 0
-        self.replace(tokens)
-
-    def replace(self, tokens: Iterable[Token]) -> None:
-        """Accept these tokens from now on, and no others."""
         # Digests are compared, not the tokens: compare_digest tells the length of what it compares.
         self._tokens = tuple((hashlib.sha256(token.secret).digest(), token) for token in tokens)
+        self._quiet_until = float("-inf")
+        self._unlogged = 0
 
     def identify(self, authorization: str | None, peer: str) -> Caller | Unauthorized:
         """Who sent a request with this ``Authorization`` header (None: without one). ``peer`` is for the log."""

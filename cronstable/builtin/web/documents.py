@@ -118,16 +118,20 @@ class ClusterDocument:
 
 
 def _same_parts(old: HostSnapshot, new: HostSnapshot) -> bool:
-    """True when both snapshots share all that the list is made of, by identity: the cheap way to see no change."""
+    """True when both snapshots say the same about all that the list is made of.
+
+    Cheap, although it looks at every job: what did not change is the same object, which is compared first.
+    """
     return (
-        old.jobs is new.jobs
-        and old.live is new.live
-        and old.history is new.history
-        and old.paused is new.paused
-        and old.next_fires is new.next_fires
-        and old.reboot_pending is new.reboot_pending
-        and old.election_configured is new.election_configured
-        and old.cluster is new.cluster
+        old.jobs == new.jobs
+        and old.next_fires == new.next_fires
+        and old.live == new.live
+        and old.history == new.history
+        and old.paused == new.paused
+        and old.reboot_pending == new.reboot_pending
+        and old.election_configured == new.election_configured
+        and old.cluster == new.cluster
+        and list(old.jobs) == list(new.jobs)
     )
 
 

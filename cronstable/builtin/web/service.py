@@ -7,14 +7,14 @@ from typing import Final
 import anyio
 from aiohttp import web
 
-from cronstable.api import Host, Problem, Service, Started
+from cronstable.api import Host, Service, Started
 from cronstable.builtin.web.app import Api
 from cronstable.builtin.web.auth import Guard
-from cronstable.builtin.web.listeners import IO_TIMEOUT, Listeners
-from cronstable.builtin.web.settings import Token, WebSettings, resolve_tokens
+from cronstable.builtin.web.listeners import Listeners
+from cronstable.builtin.web.settings import WebSettings
 
 PASS: Final = 60.0
-"""Seconds between looks at what failed to open and at secrets and certificates that were replaced."""
+"""Seconds between looks at what failed to open and at certificates that were replaced."""
 KEEP_ALIVE: Final = 75.0
 """Seconds after which an idle connection is closed."""
 HANDLERS_END: Final = 0.5
@@ -37,7 +37,10 @@ class WebService:
         self._settings = settings
 
     async def run(self, host: Host, *, task_status: Started) -> None:
-        """Serve; every minute open what is not open and take over rotated tokens and certificates."""
+        """Serve; every minute open what is not open and take over renewed certificates.
+
+        A rotated token is no matter of this service: the host watches the files of secrets, and restarts it.
+        """
         settings = self._settings
         guard = Guard(settings.tokens, settings.anonymous, host.clock, host.log)
         runner = web.AppRunner(
@@ -48,14 +51,12 @@ class WebService:
             shutdown_timeout=HANDLERS_END,
         )
         listeners = Listeners(settings, runner, host.threads, host.log)
-        tokens = settings.tokens
         try:
             await runner.setup()
             await self._open(listeners, host)
             task_status.started()
             while True:
                 await host.clock.sleep(PASS)
-                tokens = await self._rotate_tokens(guard, tokens, host)
                 await listeners.rotate_tls()
                 await self._open(listeners, host)
         finally:
@@ -67,23 +68,3 @@ class WebService:
         await listeners.open()
         if listeners.count == 0:
             host.log.error("web: no address could be opened, the API is unreachable; trying again in %g s", PASS)
-
-    async def _rotate_tokens(self, guard: Guard, tokens: tuple[Token, ...], host: Host) -> tuple[Token, ...]:
-        """Read the secrets again; new ones count only if all of them can be read."""
-        sources = self._settings.sources
-        if not any(source.secret.from_file for source in sources):
-            return tokens
-        try:
-            found = await host.threads.run(lambda: resolve_tokens(sources), timeout=IO_TIMEOUT, lane="web")
-        except TimeoutError:
-            host.log.warning("web: the token files cannot be read within %g s, the old tokens stay in use", IO_TIMEOUT)
-            return tokens
-        problems = [item.message for item in found if isinstance(item, Problem)]
-        if problems:
-            host.log.warning("web: the old tokens stay in use: %s", "; ".join(problems))
-            return tokens
-        fresh = tuple(item for item in found if isinstance(item, Token))
-        if fresh != tokens:
-            guard.replace(fresh)
-            host.log.info("web: the tokens were replaced")
-        return fresh

@@ -58,17 +58,8 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenSource:
-    """A configured token before its secret is read. ``scopes`` are complete: control implies view."""
-
-    label: str
-    scopes: frozenset[str]
-    secret: Secret
-
-
-@dataclass(frozen=True, slots=True)
 class Token:
-    """A token that can be checked. ``secret`` is the token's bytes, not in ``repr``."""
+    """A bearer token. ``scopes`` are complete: control implies view. ``secret``: its bytes, not in ``repr``."""
 
     label: str
     scopes: frozenset[str]
@@ -86,12 +77,11 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """The parsed section. ``origins``: normalised, ``*`` for any. ``tokens``: as read when the section was parsed."""
+    """The parsed section. ``origins``: normalised, ``*`` for any. A rotated secret is a new section to the host."""
 
     listen: tuple[Tcp | Unix, ...]
     headers: tuple[tuple[str, str], ...] = ()
     origins: frozenset[str] = frozenset()
-    sources: tuple[TokenSource, ...] = ()
     tokens: tuple[Token, ...] = ()
     anonymous: frozenset[str] = frozenset()
     socket_mode: int | None = None
@@ -105,10 +95,9 @@ def parse(section: Section) -> WebSettings:
     """
     problems: list[Problem] = []
     listen = _listen(section, problems)
-    sources = _sources(section, problems)
-    tokens = _resolved(sources, problems)
+    tokens = _tokens(section, problems)
     anonymous = frozenset(_texts(section.get("anonymousScopes")))
-    if anonymous and not sources:
+    if anonymous and not (section.get("authToken") or section.get("authTokens")):
         problems.append(
             Problem(
                 path=("anonymousScopes",),
@@ -121,7 +110,6 @@ def parse(section: Section) -> WebSettings:
         listen=listen,
         headers=headers,
         origins=_origins(section, headers, problems),
-        sources=sources,
         tokens=tokens,
         anonymous=anonymous,
         socket_mode=_socket_mode(section, problems),
@@ -175,28 +163,6 @@ def resolve_secret(
     return text
 
 
-def resolve_tokens(
-    sources: tuple[TokenSource, ...],
-    environ: Mapping[str, str] = os.environ,
-    read: Callable[[str], str] = read_text_file,
-) -> tuple[Token, ...] | tuple[Problem, ...]:
-    """All tokens, or everything that is wrong with their sources. Blocks on files: call it off the event loop."""
-    tokens: list[Token] = []
-    problems: list[Problem] = []
-    for source in sources:
-        found = resolve_secret(source.secret, environ, read)
-        if isinstance(found, Problem):
-            problems.append(found)
-            continue
-        secret = found.encode("utf-8", "surrogateescape")
-        if any(hmac.compare_digest(secret, other.secret) for other in tokens):
-            problems.append(
-                Problem(path=source.secret.path, message=f"token {source.label!r} is the same as one before it")
-            )
-        tokens.append(Token(source.label, source.scopes, secret))
-    return tuple(problems) if problems else tuple(tokens)
-
-
 def normal_origin(text: str) -> str | None:
     """``scheme://host:port`` in lower case with its port written out, None when it is not an origin."""
     try:
@@ -207,16 +173,6 @@ def normal_origin(text: str) -> str | None:
     if not url.hostname or port is None or url.path not in ("", "/") or url.query or url.fragment:
         return None
     return f"{url.scheme}://{url.hostname}:{port}"
-
-
-def _resolved(sources: tuple[TokenSource, ...], problems: list[Problem]) -> tuple[Token, ...]:
-    tokens: list[Token] = []
-    for item in resolve_tokens(sources):
-        if isinstance(item, Problem):
-            problems.append(item)
-        else:
-            tokens.append(item)
-    return tuple(tokens)
 
 
 def _texts(value: Json) -> tuple[str, ...]:
@@ -268,24 +224,35 @@ def _tcp(url: SplitResult, port: int | None, shown: str) -> Tcp | str:
     return Tcp(url.hostname, port, tls=url.scheme == "https")
 
 
-def _sources(section: Section, problems: list[Problem]) -> tuple[TokenSource, ...]:
-    sources: list[TokenSource] = []
-    single = section.get("authToken")
+def _tokens(section: Section, problems: list[Problem]) -> tuple[Token, ...]:
+    tokens: list[Token] = []
+    single, many = section.get("authToken"), section.get("authTokens")
     if isinstance(single, dict):
-        sources.append(TokenSource("authToken", ALL_SCOPES, _secret(single, ("authToken",))))
-    many = section.get("authTokens")
+        _add_token(tokens, "authToken", ALL_SCOPES, _secret(single, ("authToken",)), problems)
     for index, item in enumerate(many if isinstance(many, list) else ()):
         if not isinstance(item, dict):
             continue
         label = _text(item.get("label")) or f"authTokens[{index}]"
-        if label == ANONYMOUS or any(label == source.label for source in sources):
+        if label == ANONYMOUS or any(label == token.label for token in tokens):
             why = "is reserved" if label == ANONYMOUS else "is used twice"
             problems.append(Problem(path=("authTokens", index, "label"), message=f"the label {label!r} {why}"))
         scopes = frozenset(_texts(item.get("scopes")))
-        if CONTROL in scopes:
-            scopes = ALL_SCOPES
-        sources.append(TokenSource(label, scopes, _secret(item, ("authTokens", index))))
-    return tuple(sources)
+        scopes = ALL_SCOPES if CONTROL in scopes else scopes
+        _add_token(tokens, label, scopes, _secret(item, ("authTokens", index)), problems)
+    return tuple(tokens)
+
+
+def _add_token(
+    tokens: list[Token], label: str, scopes: frozenset[str], source: Secret, problems: list[Problem]
+) -> None:
+    found = resolve_secret(source)
+    if isinstance(found, Problem):
+        problems.append(found)
+        return
+    secret = found.encode("utf-8", "surrogateescape")
+    if any(hmac.compare_digest(secret, other.secret) for other in tokens):
+        problems.append(Problem(path=source.path, message=f"token {label!r} is the same as one before it"))
+    tokens.append(Token(label, scopes, secret))
 
 
 def _secret(item: Mapping[str, Json], path: KeyPath) -> Secret:

@@ -229,30 +229,6 @@ async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(
     assert old.status == new.status == 200
 
 
-async def test_a_rotated_token_file_is_taken_over_only_when_it_can_be_read(
-    serve: Any, host: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    token = tmp_path / "token"
-    token.write_text("first")
-
-    async def status(call: Any, text: str) -> int:
-        reply = await call("GET", "/whoami", {"Authorization": f"Bearer {text}"})
-        return int(reply.status)
-
-    async with serve(authToken={"fromFile": str(token)}) as call:
-        token.write_text("")
-        host.clock.advance(60)
-        await until(lambda: "old tokens stay" in caplog.text)
-        kept = await status(call, "first")
-        token.write_text("second")
-        host.clock.advance(60)
-        await until(lambda: "were replaced" in caplog.text)
-        rotated = await status(call, "second"), await status(call, "first")
-    assert kept == 200
-    assert rotated == (200, 401)
-
-
 def test_the_hooks_import_no_aiohttp() -> None:
     code = "import sys, cronstable.builtin.web as w; list(w.cronstable_services()); print('aiohttp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -123,6 +123,16 @@ def test_tokens_are_read_from_their_sources(tmp_path: Path, monkeypatch: pytest.
     assert "from" not in repr(settings.tokens)
 
 
+def test_a_rotated_token_makes_different_settings(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first")
+    section: Any = {"listen": HTTP, "authToken": {"fromFile": str(token)}}
+    before, same = parse(section), parse(section)
+    token.write_text("second")
+    assert before == same
+    assert before != parse(section)
+
+
 def test_the_first_source_wins_and_a_secret_is_not_in_its_repr() -> None:
     secret = Secret(("authToken",), "literal", "/no/such", "NOPE")
     assert resolve_secret(secret) == "literal"
