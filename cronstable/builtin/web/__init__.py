@@ -51,7 +51,7 @@ def cronstable_check_config(config: Mapping[str, Json]) -> Iterable[Problem]:
         if key in web and not _is_default(key, web[key], parts):
             yield Problem(
                 path=("web", key),
-                message=f"web.{key} is accepted, not acted on yet",
+                message=f"accepted, not acted on yet: `web.{key}`",
                 severity=Severity.ADVISORY,
                 hint="leave it out, or keep it for a later release",
             )

@@ -82,7 +82,7 @@ def job_parts(snapshot: HostSnapshot, job: Job) -> tuple[dict[str, Json], dict[s
         "captureStdout": options.capture_stdout,
         "captureStderr": options.capture_stderr,
         "utc": options.utc,
-        "timezone": options.timezone,
+        "timezone": options.timezone or ("UTC" if options.utc else None),
         "running": bool(live),
         "pids": [run.pid for run in live],
     }

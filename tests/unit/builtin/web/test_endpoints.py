@@ -160,6 +160,13 @@ async def test_a_job_entry_has_every_documented_field(serve: Any, host: Any, mak
     }
 
 
+async def test_the_zone_is_the_frame_that_the_schedule_is_read_in(serve: Any, host: Any, make_job: Any) -> None:
+    host.add(make_job("plain"), make_job("zoned", zone="Europe/Paris"), make_job("local", utc=False))
+    async with serve() as call:
+        zones = [job["timezone"] for job in (await call("GET", "/jobs")).json]
+    assert zones == ["UTC", "Europe/Paris", None]
+
+
 async def test_what_a_hash_resolves_to_is_shown(serve: Any, host: Any, make_job: Any) -> None:
     host.add(make_job("h", "H 3 * * *"), make_job("daily", "@daily"))
     async with serve() as call:

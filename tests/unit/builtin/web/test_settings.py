@@ -294,7 +294,7 @@ def test_changed_settings_of_later_services_get_one_advisory_each() -> None:
     assert [(p.path, p.severity) for p in found] == [
         (("web", key), Severity.ADVISORY) for key in ("ui", "metrics", "nodeHistory")
     ]
-    assert found[0].message == "web.ui is accepted, not acted on yet"
+    assert found[0].message == "accepted, not acted on yet: `web.ui`"
 
 
 @pytest.mark.parametrize("config", [{}, {"web": None}, {"web": []}, {"jobs": []}])
