@@ -7,11 +7,12 @@ import logging.config
 import os
 import socket
 from collections.abc import Mapping
+from typing import cast
 
 import anyio
 
 from cronstable.cli.loading import loader, print_findings
-from cronstable.config import ClusterConfig
+from cronstable.config import ClusterConfig, Config, LoadResult
 from cronstable.core.finding import Severity
 from cronstable.plugin.descriptors import ServiceProvider
 from cronstable.plugin.manager import Plugins, Provided, load_factory, load_plugins
@@ -78,10 +79,11 @@ def _serve(path: str, level: str, form: str, log: logging.Logger, output: Consol
         configure_logging=configure,
         reaper=Reaper(spawner.owned, clock) if must_reap() else None,
     )
-    daemon = Daemon(first, first.config, parts)
-    # The first result is big for a big job set and is not needed any more.
-    del first
-    return anyio.run(daemon.run)
+    return anyio.run(_run, first, first.config, parts)
+
+
+async def _run(first: LoadResult, config: Config, parts: Parts) -> int:
+    return await Daemon(first, config, parts).run()
 
 
 def _logging(errors: Console, level: str) -> logging.Logger:
@@ -122,5 +124,4 @@ class _Maker:
         return made
 
     def service(self, provided: Provided[ServiceProvider], settings: object, host: Host) -> Service:
-        made: Service = load_factory(provided.descriptor.factory, provided)(settings, host)
-        return made
+        return cast(Service, load_factory(provided.descriptor.factory, provided)(settings, host))

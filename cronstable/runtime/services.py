@@ -50,12 +50,22 @@ class Services:
         self._tasks = tasks
 
     async def reconcile(self, settings: Mapping[str, object]) -> None:
-        """Start, stop and restart services so that they match ``settings`` (service name to parsed settings)."""
-        for name in [n for n, r in self._running.items() if n not in settings or r.settings != settings[n]]:
+        """Start, stop and restart services so that they match ``settings`` (section name to parsed settings)."""
+        wanted = self._wanted(settings)
+        for name in [n for n, r in self._running.items() if n not in wanted or r.settings != wanted[n]]:
             await self._stop(name)
-        for name, value in settings.items():
-            if name not in self._running and name in self._providers:
+        for name, value in wanted.items():
+            if name not in self._running:
                 await self._start(name, value)
+
+    def _wanted(self, settings: Mapping[str, object]) -> dict[str, object]:
+        """Settings by service: those whose section is configured, and those that need none."""
+        wanted: dict[str, object] = {}
+        for name, provided in self._providers.items():
+            section = provided.descriptor.section
+            if not section or section in settings:
+                wanted[name] = settings.get(section)
+        return wanted
 
     async def _start(self, name: str, settings: object) -> None:
         assert self._tasks is not None, "bind() comes first"
