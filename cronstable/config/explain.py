@@ -136,8 +136,7 @@ def _additional(error: _Failure) -> Iterator[Problem]:
     for key in error.instance:
         if key in known:
             continue
-        # What the mapping has already is not what a misspelt key was meant to be, unless nothing else comes close.
-        meant = close_match(key, [k for k in known if k not in error.instance]) or close_match(key, list(known))
+        meant = close_match(key, list(known))
         yield Problem(
             (*error.path, key),
             f"unknown key `{key}`",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from cronstable.config.crontab import is_crontab, looks_like_crontab
 from cronstable.config.document import Document, Map, parse
 from cronstable.config.model import Findings
 from cronstable.core.finding import Finding
@@ -15,19 +16,13 @@ from cronstable.core.finding import Finding
 _YAML: Final = (".yml", ".yaml")
 
 
-def is_crontab(path: str) -> bool:
-    """By its name, a classic crontab."""
-    name = os.path.basename(path)
-    return name == "crontab" or name.endswith((".crontab", ".cron"))
-
-
 @dataclass(slots=True)
 class Source:
-    """A file of the configuration. ``includes`` are its included files in order, each with its own."""
+    """A file of the configuration: a document, or the bytes of a classic crontab."""
 
     path: str
     document: Document
-    includes: list[Source] = field(default_factory=list)
+    crontab: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -51,7 +46,11 @@ class Reader:
             return
         for name in names:
             entry = os.path.join(path, name)
-            if not name.startswith(("_", ".")) and name.endswith(_YAML) and not os.path.isdir(entry):
+            if (
+                not name.startswith(("_", "."))
+                and (name.endswith(_YAML) or is_crontab(name))
+                and not os.path.isdir(entry)
+            ):
                 yield entry
 
     def read(self, path: str) -> Source | None:
@@ -66,10 +65,17 @@ class Reader:
         except (OSError, ValueError) as error:
             self._unreadable(path, error)
             return None
+        if is_crontab(path) or (not path.endswith(_YAML) and looks_like_crontab(data.decode("utf-8", "replace"))):
+            self._read[key] = Source(path, Document(path), data)
+            return self._read[key]
         source = self._read[key] = Source(path, parse(path, data))
         for finding in source.document.findings:
             self.findings.add(finding)
         return source
+
+    def forget(self) -> None:
+        """Let go of the documents; what was read stays known by its path."""
+        self._read.clear()
 
     def _unreadable(self, path: str, error: Exception) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"

@@ -9,7 +9,7 @@ from typing import Final, Literal, overload
 from cronstable.config.document import Document, Map
 from cronstable.config.merge import Layer, deep_merge, locate
 from cronstable.config.model import Findings
-from cronstable.config.options import OptionsMaker, Prepared
+from cronstable.config.options import OptionsMaker, Prepared, digest
 from cronstable.config.schema import Composed
 from cronstable.config.validate import Checked
 from cronstable.core.finding import Finding, KeyPath, Problem, Severity
@@ -75,24 +75,34 @@ class JobSet:
     def add_file(self, document: Document, checked: Checked, defaults: FileDefaults) -> None:
         """Make the jobs of a file; what is wrong with one does not hide what is wrong with the next."""
         jobs = document.root.get("jobs") if document.root is not None else None
-        known: dict[str, Prepared] = {}
+        known: dict[bytes, Prepared] = {}
         for i, job in enumerate(jobs if isinstance(jobs, list) else ()):
             if not isinstance(job, Map):
                 continue
             bad = checked.bad.get(i, ())
             usable: Mapping[str, Json] = {k: v for k, v in job.items() if k not in bad} if bad else job
             own = {key: value for key, value in usable.items() if key not in _IDENTITY}
-            text = repr(own)
-            prepared = known.get(text)
+            key = digest(own)
+            prepared = known.get(key)
             if prepared is None:
                 merged = deep_merge(defaults.merged, own) if defaults.merged else own
-                prepared = known[text] = self.options.prepare(merged, repr(merged) if defaults.merged else text)
+                prepared = known[key] = self.options.prepare(merged, digest(merged) if defaults.merged else key)
             if prepared.problems:
                 layers = (Layer(document, ("jobs", i)), *defaults.layers)
                 for problem in prepared.problems:
                     self._note(layers, problem)
             self._add(document, i, usable, prepared, complete=not bad)
         self._advise(document, jobs if isinstance(jobs, list) else ())
+
+    def add_jobs(self, jobs: Iterable[Job]) -> None:
+        """Take over jobs that were made elsewhere; their names must be new like all others."""
+        for job in jobs:
+            file, _, line = job.source.rpartition(":")
+            first = self._places.setdefault(job.name, (file, int(line)))
+            if first != (file, int(line)):
+                message = f"there is another job `{job.name}` in {first[0]}:{first[1]}"
+                self.findings.add(Finding(file, int(line), 1, (), message, hint="rename one of the files"))
+            self.jobs.append(job)
 
     def _add(self, document: Document, i: int, job: Mapping[str, Json], prepared: Prepared, *, complete: bool) -> None:
         name, command, schedule = job.get("name"), job.get("command"), job.get("schedule")

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from cronstable.config import cluster as clusters
 from cronstable.config import secrets
+from cronstable.config.crontab import Crontab
 from cronstable.config.document import Map
-from cronstable.config.files import Reader, Source, includes, is_crontab
+from cronstable.config.files import Reader, Source, includes
 from cronstable.config.fill import fill_defaults
 from cronstable.config.interpolate import Interpolator
 from cronstable.config.jobset import FileDefaults, JobSet, MergedJobs
@@ -51,9 +52,6 @@ def load(path: str, *, plugins: Plugins, environ: Mapping[str, str], hostname: s
         plugins, environ, hostname, findings, reader, validator, options, JobSet(options, composed, findings)
     )
     for entry in reader.entries(path):
-        if is_crontab(entry):
-            findings.add(Finding(entry, 0, 0, (), "classic crontabs are not supported yet", hint="write YAML"))
-            continue
         source = reader.read(entry)
         if source is not None:
             loading.file(source, ())
@@ -84,6 +82,8 @@ class _Loading:
         watched = tuple(self.reader.watched)
         if any(finding.severity is Severity.ERROR for finding in found):
             return LoadResult(None, found, watched)
+        # Everything is placed and said: the documents would only stand beside the jobs made of them.
+        self.reader.forget()
         jobs = tuple(self.job_set.jobs)
         config = Config(
             jobs=jobs,
@@ -101,11 +101,17 @@ class _Loading:
         return self.options.env_names.get(job.options.env_file or "", frozenset())
 
     def file(self, source: Source, above: tuple[str, ...]) -> FileDefaults:
-        """Check a file and what it includes, included files first. Returns what its includers inherit as defaults."""
+        """Check a file and what it includes, included files first. Returns what its includers inherit as defaults.
+
+        That is nothing when the file has jobs: its defaults are for those. A file of defaults alone is there to share.
+        """
         done = self._done.get(id(source))
         if done is not None:
             return done
         document, root = source.document, source.document.root
+        if source.crontab is not None:
+            crontab = Crontab(source.path, self.environ, self.options, self.findings)
+            self.job_set.add_jobs(crontab.read(source.crontab))
         if root is None:
             return self._done.setdefault(id(source), FileDefaults())
         verdict = self._cluster_keys(root)
@@ -113,11 +119,11 @@ class _Loading:
         self._note_all(source, [*(verdict.problems if verdict is not None else ()), *checked.problems])
         self._interpolate(source, checked)
         defaults = self._defaults(source, checked, above)
-        self._done[id(source)] = defaults
+        inherited = self._done[id(source)] = FileDefaults() if root.get("jobs") else defaults
         self.job_set.add_file(document, checked, defaults)
         self._sections(source, checked, verdict)
         self._plugin_checks(source, checked, defaults)
-        return defaults
+        return inherited
 
     def _cluster_keys(self, root: Map) -> clusters.ClusterCheck | None:
         """Which backend is chosen and which keys of the section are not for the schema to judge."""
@@ -175,9 +181,6 @@ class _Loading:
             self.reader.watched[target] = None
             what = "is a directory; name the files in it" if os.path.isdir(target) else "does not exist"
             self._note(source, Problem(path, f"the included file {target} {what}"))
-            return FileDefaults()
-        if is_crontab(target):
-            self._note(source, Problem(path, "classic crontabs are not supported yet"))
             return FileDefaults()
         included = self.reader.read(target)
         return self.file(included, chain) if included is not None else FileDefaults()

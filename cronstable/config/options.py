@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,11 @@ _FAILS_WHEN: Final[Mapping[str, str]] = MappingProxyType(
 _THRESHOLDS: Final = ("maxTimeSinceSuccessSeconds", "lateAfterSeconds", "maxRuntimeSeconds")
 
 
+def digest(keys: Mapping[str, Json]) -> bytes:
+    """Stands for the keys of a job and their values. Not their text itself: that can be long, and there are many."""
+    return hashlib.blake2b(repr(keys).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Options with the zone of the schedule. ``problems`` have paths relative to the job."""
@@ -68,20 +74,20 @@ class OptionsMaker:
     job_rule: Rule
     watched: dict[str, None]
     env_names: dict[str, frozenset[str]] = field(default_factory=dict)
-    _made: dict[str, Prepared] = field(default_factory=dict)
-    _raws: dict[str, Mapping[str, Json]] = field(default_factory=dict)
+    _made: dict[bytes, Prepared] = field(default_factory=dict)
+    _raws: dict[bytes, Mapping[str, Json]] = field(default_factory=dict)
     _zones: dict[str, tzinfo | None] = field(default_factory=dict)
     _env_problems: dict[str, str | None] = field(default_factory=dict)
     _local: tzinfo | None = None
 
-    def prepare(self, merged: Mapping[str, Json], text: str) -> Prepared:
+    def prepare(self, merged: Mapping[str, Json], key: bytes) -> Prepared:
         """Options for the merged keys of a job without its name, command and schedule.
 
-        ``text`` is their ``repr``: jobs that say the same share one object.
+        ``key`` is their ``digest``: jobs that say the same share one object.
         """
-        made = self._made.get(text)
+        made = self._made.get(key)
         if made is None:
-            made = self._made[text] = self._prepare(merged)
+            made = self._made[key] = self._prepare(merged)
         return made
 
     def _prepare(self, merged: Mapping[str, Json]) -> Prepared:
@@ -102,7 +108,7 @@ class OptionsMaker:
         if isinstance(directory, str):
             fields["working_directory"] = self._home(directory)
         raw = {key: value for key, value in merged.items() if key not in _PLAIN and key not in _CONVERTED}
-        fields["raw"] = self._raws.setdefault(repr(raw), MappingProxyType(raw))
+        fields["raw"] = self._raws.setdefault(digest(raw), MappingProxyType(raw))
         options = JobOptions(**fields)  # type: ignore[arg-type]  # the schema has checked each of them
         zone, problems = self._zone(options)
         problems += self._check(options)
@@ -197,13 +203,14 @@ def _accounts(options: JobOptions) -> list[Problem]:
             if name < 0:
                 problems.append(Problem((kind,), f"the {kind} id {name} is negative"))
             continue
-        if name is not None and not _exists(kind, name):
+        if name is not None and not account_exists(kind, name):
             hint = f"write the number without quotes to name a {kind} id" if name.isascii() and name.isdigit() else None
             problems.append(Problem((kind,), f"unknown {kind} `{name}`", hint=hint))
     return problems
 
 
-def _exists(kind: str, name: str) -> bool:
+def account_exists(kind: str, name: str) -> bool:
+    """Does this host know the ``user`` or ``group``? Never on a platform that has no such thing."""
     # Here and not above: these modules exist on POSIX only, and few configurations need them.
     try:
         if kind == "user":
