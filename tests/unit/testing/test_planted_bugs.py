@@ -1,0 +1,24 @@
+"""The kit is worth something: it catches every planted bug, and nothing in the reference."""
+
+from __future__ import annotations
+
+import pytest
+
+from cronstable.testing.kit import violations
+from cronstable.testing.lease_contract import LeaseStoreContract
+from cronstable.testing.memory import MemoryDoor
+from cronstable.testing.planted import PLANTED_BUGS
+
+
+def test_the_reference_store_violates_nothing() -> None:
+    assert violations(LeaseStoreContract, MemoryDoor) == {}
+
+
+@pytest.mark.parametrize("bug", sorted(PLANTED_BUGS))
+def test_the_contract_catches(bug: str) -> None:
+    assert violations(LeaseStoreContract, lambda: MemoryDoor(PLANTED_BUGS[bug]))
+
+
+def test_there_are_enough_planted_bugs_and_each_says_what_it_is() -> None:
+    assert len(PLANTED_BUGS) >= 25
+    assert all(kind.__doc__ for kind in PLANTED_BUGS.values())
