@@ -33,11 +33,7 @@ def can_fail(test: ast.AST, helpers: frozenset[str]) -> bool:
             return True
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if (
-                name in helpers
-                or name in ("raises", "fail")
-                or name.startswith(("assert_", "check", "prove_", "expect"))
-            ):
+            if name in helpers or name in ("raises", "fail") or name.startswith(EXPECTATIONS):
                 return True
     return False
 
