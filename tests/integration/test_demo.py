@@ -1,0 +1,160 @@
+"""``make demo`` on the real thing: three daemons, one directory, and the leader taken away."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+REPO = Path(__file__).parents[2]
+DEMO = [sys.executable, str(REPO / "example" / "demo" / "demo.py")]
+DEADLINE = 120.0
+
+MOVED = re.compile(r"LEADERSHIP MOVED (node-[abc]) -> (node-[abc]), ([0-9.]+) s after (.+) \(fence (\d+)\)")
+FIRST = re.compile(r"LEADER is (node-[abc]) \(fence (\d+)\)")
+RUN = re.compile(r"(node-[abc])  run   leader +leader-every-second")
+
+
+def environ(**more: str) -> dict[str, str]:
+    """Ours without what would change the demo."""
+    kept = {key: value for key, value in os.environ.items() if key not in ("DEMO_SCRIPT", "NO_COLOR")}
+    return {**kept, **more}
+
+
+def scripted(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        DEMO,
+        env=environ(DEMO_SCRIPT=script),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
+def ports(output: str) -> list[int]:
+    return [int(port) for port in re.findall(r"http://127\.0\.0\.1:(\d+)/cluster", output)]
+
+
+def assert_nothing_is_left(output: str) -> None:
+    """No daemon listens, no directory is there."""
+    found = ports(output)
+    assert len(found) == 3
+    for port in found:
+        with socket.socket() as sock:
+            assert sock.connect_ex(("127.0.0.1", port)) != 0
+    directory = re.search(r"config (\S+)/node-a\.yaml", output)
+    assert directory is not None
+    assert not Path(directory[1]).exists()
+
+
+def test_another_node_leads_after_the_leader_was_killed_and_jobs_go_on() -> None:
+    done = scripted("wait run; kill; wait moved; wait run; quit")
+    assert done.returncode == 0, done.stderr
+    first, moved = FIRST.search(done.stdout), MOVED.search(done.stdout)
+    assert first is not None
+    assert moved is not None
+    assert moved[1] == first[1]
+    assert moved[2] != first[1]
+    assert int(moved[5]) > int(first[2])
+    assert moved[4] == "kill -9"
+    before, after = done.stdout[: moved.start()], done.stdout[moved.end() :]
+    assert set(RUN.findall(before)) == {first[1]}
+    assert set(RUN.findall(after)) == {moved[2]}
+    assert_nothing_is_left(done.stdout)
+
+
+def test_a_killed_node_comes_back_and_an_ordered_stop_hands_over() -> None:
+    done = scripted("wait run; kill; wait moved; restart; term; wait moved; wait run; quit")
+    assert done.returncode == 0, done.stderr
+    (_, second, _, _, _), (left, third, _, how, _) = MOVED.findall(done.stdout)
+    assert (left, how) == (second, "SIGTERM")
+    assert third != second
+    assert_nothing_is_left(done.stdout)
+
+
+def test_a_frozen_leader_wakes_up_as_a_follower() -> None:
+    done = scripted("wait run; stop; wait moved; wait run; cont; wait run; quit")
+    assert done.returncode == 0, done.stderr
+    first, moved = FIRST.search(done.stdout), MOVED.search(done.stdout)
+    assert first is not None
+    assert moved is not None
+    awake = done.stdout.partition(f"SIGCONT {first[1]}")[2]
+    assert awake != ""
+    assert first[1] not in RUN.findall(awake)
+
+
+def test_a_script_with_an_unknown_word_says_what_is_known() -> None:
+    done = scripted("dance")
+    assert done.returncode == 1
+    assert "there is no command 'dance'" in done.stderr
+    assert_nothing_is_left(done.stdout)
+
+
+@contextmanager
+def on_a_terminal(**variables: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The demo on a pseudo terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(DEMO, env=environ(**variables), stdin=theirs, stdout=theirs, stderr=subprocess.STDOUT)
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=DEADLINE)
+        os.close(ours)
+
+
+def read_until(fd: int, pattern: re.Pattern[str], seen: str = "") -> str:
+    """What the terminal shows, up to where ``pattern`` is found after ``seen``."""
+    deadline = time.monotonic() + DEADLINE
+    text = seen
+    while not pattern.search(text, len(seen)):
+        left = deadline - time.monotonic()
+        assert left > 0, f"waited in vain for {pattern.pattern}:\n{text}"
+        if select.select([fd], [], [], left)[0]:
+            try:
+                data = os.read(fd, 4096)
+            except OSError:
+                # The other side of a pseudo terminal was closed.
+                data = b""
+            assert data, f"ended before {pattern.pattern}:\n{text}"
+            text += data.decode()
+    return text
+
+
+def test_single_keys_act_on_a_terminal_and_colour_is_used() -> None:
+    with on_a_terminal() as (process, terminal):
+        text = read_until(terminal, RUN)
+        assert "\x1b[1;33m" in text
+        os.write(terminal, b"t")
+        text = read_until(terminal, MOVED, text)
+        os.write(terminal, b"q")
+        text = read_until(terminal, re.compile("directory removed"), text)
+        assert process.wait(timeout=DEADLINE) == 0
+    assert_nothing_is_left(text)
+
+
+def test_an_interrupt_ends_all_daemons_and_no_color_is_respected() -> None:
+    with on_a_terminal(NO_COLOR="1") as (process, terminal):
+        text = read_until(terminal, RUN)
+        process.send_signal(signal.SIGINT)
+        text = read_until(terminal, re.compile("directory removed"), text)
+        assert process.wait(timeout=DEADLINE) == 130
+    assert "\x1b[" not in text
+    assert_nothing_is_left(text)
