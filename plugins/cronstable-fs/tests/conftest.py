@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -299,3 +302,51 @@ def run() -> Callable[[Coroutine[Any, Any, T]], T]:
 def errnos() -> tuple[int, ...]:
     """What disks and mounts say on a bad day."""
     return (errno.ENOSPC, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT, errno.ENOTCONN)
+
+
+class Storm:
+    """Several worker processes on one lease, and what their answers must add up to."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+
+    def blow(self, paths: list[Path], operations: int, seed: int = 1) -> list[dict[str, Any]]:
+        """Run one worker per path to its end; all ``Held`` answers, in no order."""
+        script = Path(__file__).with_name("worker.py")
+        outputs = [self.scratch / f"worker-{number}.out" for number in range(len(paths))]
+        workers = []
+        for number, (path, output) in enumerate(zip(paths, outputs, strict=True)):
+            arguments = [sys.executable, str(script), str(path), f"w{number}", str(operations), str(seed + number)]
+            with output.open("wb") as stdout, output.with_suffix(".err").open("wb") as stderr:
+                workers.append(subprocess.Popen(arguments, stdout=stdout, stderr=stderr))
+        try:
+            codes = [worker.wait(timeout=180) for worker in workers]
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        errors = "".join(output.with_suffix(".err").read_text() for output in outputs)
+        assert codes == [0] * len(paths), errors
+        lines = [json.loads(line) for output in outputs for line in output.read_text().splitlines()]
+        ends = [line for line in lines if line["kind"] == "end"]
+        assert [end["unavailable"] for end in ends] == [0] * len(paths)
+        return [line for line in lines if line["kind"] != "end"]
+
+    def judge(self, helds: list[dict[str, Any]]) -> None:
+        """Terms as one sequence: each fence is won once, and nobody holds an older one once a newer one was won."""
+        wins = sorted((held for held in helds if held["kind"] == "win"), key=lambda held: held["fence"])
+        assert len({win["fence"] for win in wins}) == len(wins), "a fence was given out twice"
+        winner = {win["fence"]: win["who"] for win in wins}
+        first_end_after: dict[int, float] = {}
+        earliest = float("inf")
+        for win in reversed(wins):
+            first_end_after[win["fence"]] = earliest
+            earliest = min(earliest, win["got"])
+        for held in helds:
+            assert winner[held["fence"]] == held["who"], "a term was renewed by somebody else"
+            assert held["sent"] < first_end_after[held["fence"]], "an older term was held after a newer one was won"
+
+
+@pytest.fixture
+def storm(tmp_path: Path) -> Storm:
+    return Storm(tmp_path)
