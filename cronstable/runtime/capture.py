@@ -25,9 +25,11 @@ class LineBatch:
     texts: Sequence[str]
     at: float
 
-    def lines(self) -> Iterator[Line]:
-        """The same as single values."""
-        return (Line(number, self.stream, text, self.at) for number, text in enumerate(self.texts, self.first))
+    def lines(self, last: int | None = None) -> Iterator[Line]:
+        """The same as single values; at most the ``last`` of them, for who would throw the others away."""
+        skipped = 0 if last is None else max(0, len(self.texts) - last)
+        texts = self.texts[skipped:] if skipped else self.texts
+        return (Line(number, self.stream, text, self.at) for number, text in enumerate(texts, self.first + skipped))
 
     def logged(self) -> str:
         """The text for the log: each line with its prefix and a newline."""

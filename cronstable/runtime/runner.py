@@ -137,7 +137,7 @@ class _Run:
         self._output_over = False
         self._lines = 0
         self._started: Instant | None = None
-        self._over = False
+        self._ended: Instant | None = None
 
     # -- the course of a run ------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class _Run:
             if end is not _End.EXIT:
                 await self._end_group(process)
             code = await process.wait()
-            self._over = True
+            self._ended = self._tools.clock.now()
             await self._finish_output(process)
         return self._judge(end, code)
 
@@ -297,7 +297,7 @@ class _Run:
         process.signal_group(signal.SIGKILL)
         if not await self._within(DEATH_WATCH, lambda: self._group_gone(process)):
             self._tools.log.warning(
-                "job %s: processes of group %d are still there %g s after SIGKILL (stuck in the kernel?)",
+                "job %s: processes of group %d are still there %g s after SIGKILL: stuck in the kernel, or not ours",
                 self._job.name,
                 process.pid,
                 DEATH_WATCH,
@@ -325,7 +325,7 @@ class _Run:
     async def _leave(self, process: Process) -> None:
         """Whatever happened, let go of the process; one that still lives is killed with its group."""
         try:
-            if not self._over:
+            if self._ended is None:
                 with anyio.move_on_after(HURRIED_KILL + DEATH_WATCH, shield=True):
                     process.signal_group(signal.SIGTERM)
                     await self._within(min(HURRIED_KILL, self._job.options.kill_timeout), process.wait)
@@ -355,16 +355,15 @@ class _Run:
         return self._record(Outcome.FAILURE, LAUNCH_FAILED, reason)
 
     def _record(self, outcome: Outcome, exit_code: int | None, reason: str | None) -> RunRecord:
-        now = self._tools.clock.now()
-        started = self._started
+        started, ended = self._started, self._ended or self._tools.clock.now()
         captured = {stream: capture.text() for stream, capture in self._captures.items()}
         return RunRecord(
             key=self._request.key,
             outcome=outcome,
             exit_code=exit_code,
             started_at=None if started is None else started.wall,
-            finished_at=now.wall,
-            duration=None if started is None else now.boot - started.boot,
+            finished_at=ended.wall,
+            duration=None if started is None else ended.boot - started.boot,
             fail_reason=reason,
             stdout=captured.get("stdout"),
             stderr=captured.get("stderr"),

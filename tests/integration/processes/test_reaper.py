@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from cronstable.runtime import reaper
 
 pytestmark = pytest.mark.integration
 
@@ -55,8 +58,8 @@ async def main():
         if command == "exit 7":
             codes.append(record.exit_code)
 
-    # A library's own child, which is only asked for its exit code much later than it ends.
-    own = subprocess.Popen(["sh", "-c", "exit 9"], start_new_session=True)
+    # A library's own child, and a thread that waits for it, as many libraries do.
+    own = subprocess.Popen(["sh", "-c", "sleep 1; exit 9"], start_new_session=True)
     async with anyio.create_task_group() as tasks:
         await tasks.start(reaper.run)
         async with anyio.create_task_group() as runs:
@@ -64,7 +67,7 @@ async def main():
             for number in range(RUNS):
                 runs.start_soon(one, "exit 7")
                 if number % 10 == 0:
-                    runs.start_soon(one, "sh -c 'sh -c \\"sleep 0.3\\" >/dev/null 2>&1 & exit 0'")
+                    runs.start_soon(one, sys.argv[3])
         await until(lambda: not children(), within=30, what="no child is left")
         tasks.cancel_scope.cancel()
     print(json.dumps({
@@ -84,6 +87,12 @@ def outcome(*command: str) -> dict[str, Any]:
     return result
 
 
+def orphan(case: Callable[[str], dict[str, Any]]) -> str:
+    """A command that leaves a process behind."""
+    command: str = case("exec-zombies-reaped-as-pid-1")["input"]["job"]["command"]
+    return command
+
+
 def can_have_a_pid_namespace() -> bool:
     unshare = shutil.which("unshare")
     command = [unshare or "unshare", "--fork", "--pid", "--mount-proc", "true"]
@@ -92,7 +101,7 @@ def can_have_a_pid_namespace() -> bool:
 
 def test_a_subreaper_collects_orphans_and_steals_nothing(case: Callable[[str], dict[str, Any]]) -> None:
     wanted = case("exec-reaper-does-not-steal-exit-codes")
-    result = outcome(sys.executable, "-c", PROGRAM, "subreaper", str(wanted["input"]["runs"]))
+    result = outcome(sys.executable, "-c", PROGRAM, "subreaper", str(wanted["input"]["runs"]), orphan(case))
     assert (result["before"], result["must"]) == (False, True)
     assert result["codes"] == [wanted["expected"]["all_exit_codes"]]
     assert (result["runs"], result["own"]) == (500, 9)
@@ -104,8 +113,25 @@ def test_as_pid_1_orphans_are_collected_and_no_exit_code_is_stolen(case: Callabl
         pytest.skip("this machine lets nobody make a PID namespace")
     wanted = case("exec-reaper-does-not-steal-exit-codes")
     namespace = ("unshare", "--fork", "--pid", "--mount-proc")
-    result = outcome(*namespace, sys.executable, "-c", PROGRAM, "init", str(wanted["input"]["runs"]))
+    result = outcome(*namespace, sys.executable, "-c", PROGRAM, "init", str(wanted["input"]["runs"]), orphan(case))
     assert (result["pid"], result["must"]) == (1, True)
     assert result["codes"] == [wanted["expected"]["all_exit_codes"]]
     assert (result["runs"], result["own"]) == (500, 9)
     assert result["collected"] >= 50
+
+
+@pytest.mark.parametrize("look", [reaper._children, reaper._children_by_parent])
+def test_children_are_found_with_and_without_the_kernels_list(look: Callable[[], list[int]]) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert child.pid in look()
+        assert not reaper._is_zombie(child.pid)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert child.pid in look()
+        assert reaper._is_zombie(child.pid)
+    finally:
+        child.kill()
+        child.wait()
+    assert child.pid not in look()
+    assert not reaper._is_zombie(child.pid)

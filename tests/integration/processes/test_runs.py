@@ -71,6 +71,7 @@ async def test_the_exit_code_of_a_signal_is_negative(run: Run) -> None:
         ("true", {"working_directory": "/etc/passwd"}, "working directory '/etc/passwd': Not a directory"),
         ("true", {"env_file": "/no/such.env"}, "env_file '/no/such.env' cannot be used: No such file"),
         (("printf", "a\0b"), {}, "null byte"),
+        ("true", {"environment": (("A=B", "c"),)}, "illegal environment variable name"),
         ("x" * 3_000_000, {}, "Argument list too long"),
     ],
 )

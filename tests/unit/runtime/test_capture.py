@@ -162,3 +162,5 @@ def test_a_batch_is_text_for_the_log_and_lines_for_readers() -> None:
     batch = LineBatch(KEY, "stdout", "> ", 5, ["a", "b"], 1.5)
     assert batch.logged() == "> a\n> b\n"
     assert list(batch.lines()) == [Line(5, "stdout", "a", 1.5), Line(6, "stdout", "b", 1.5)]
+    assert list(batch.lines(1)) == [Line(6, "stdout", "b", 1.5)]
+    assert list(batch.lines(9)) == list(batch.lines())

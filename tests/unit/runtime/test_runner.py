@@ -325,15 +325,15 @@ def test_a_status_that_was_taken_by_somebody_else_is_an_unknown_outcome() -> Non
     assert (record.outcome, record.exit_code) == (Outcome.UNKNOWN, None)
 
 
-def test_a_survivor_that_holds_the_pipe_is_waited_for_a_second() -> None:
-    async def play() -> RunRecord:
+def test_a_survivor_that_holds_the_pipe_is_waited_for_a_second_that_does_not_count() -> None:
+    async def play() -> tuple[RunRecord, float]:
         stage = Stage(capture_stdout=True)
         stage.process.holds_pipe = True
         stage.process.chunks["stdout"] = [b"done\n"]
-        return await stage.run()
+        return await stage.run(), stage.clock.now().boot - stage.process.began
 
-    record = staged(play)
-    assert (record.duration, record.stdout) == (11.0, "done\n")
+    record, passed = staged(play)
+    assert (record.duration, record.stdout, passed) == (10.0, "done\n", 11.0)
 
 
 def test_a_congested_log_stops_the_reading_and_not_the_daemon() -> None:
@@ -358,14 +358,14 @@ def test_a_congested_log_stops_the_reading_and_not_the_daemon() -> None:
 
 
 def test_a_log_that_never_opens_up_does_not_keep_a_run_that_has_ended() -> None:
-    async def play() -> RunRecord:
+    async def play() -> tuple[RunRecord, float]:
         stage = Stage(capture_stdout=True)
         stage.process.chunks["stdout"] = [b"one\n", b"two\n"]
         stage.sink.flow = anyio.Event()
-        return await stage.run()
+        return await stage.run(), stage.clock.now().boot - stage.process.began
 
-    record = staged(play)
-    assert (record.duration, record.stdout) == (11.0, "one\ntwo\n")
+    record, passed = staged(play)
+    assert (passed, record.stdout) == (11.0, "one\ntwo\n")
 
 
 def test_a_priority_that_is_not_allowed_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
