@@ -63,7 +63,10 @@ clean: ## away with everything that was made here
 
 # -- the demo ---------------------------------------------------------------------------------------------------------
 
-.PHONY: demo
+.PHONY: demo docs
 
 demo: $(READY) ## three daemons elect a leader and you take it away; DEMO_SCRIPT="wait 5; kill; wait 10; quit" needs no keys
 	@$(BIN)/python example/demo/demo.py
+
+docs: $(READY) ## write the key tables of docs/configuration.md anew, after a change of a schema
+	$(BIN)/python docs/tables.py

@@ -1,0 +1,91 @@
+"""Writes the key tables of ``configuration.md`` from the composed schema; run by ``make docs``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cronstable.api import JobOptions
+from cronstable.config import compose_schema
+from cronstable.plugin.manager import load_plugins
+
+PAGE = Path(__file__).with_name("configuration.md")
+BLOCK = re.compile(r"(<!-- keys: ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+REPORT = re.compile(r"^(jobs\[\]\.on[A-Za-z]+|notify)\.report")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One key."""
+
+    key: str
+    kind: str
+    default: str
+    about: str
+
+    def __str__(self) -> str:
+        return f"| `{self.key}` | {self.kind} | {self.default} | {self.about} |"
+
+
+def rows(schema: Mapping[str, Any]) -> Iterator[Row]:
+    """All keys below a composed schema, each report block once, ``defaults`` (which mirrors ``jobs[]``) not at all."""
+    seen: set[str] = set()
+    for key, part in _walk("", schema):
+        key = REPORT.sub("report", key)
+        if key not in seen and not key.startswith("defaults") and key != "jobs":
+            seen.add(key)
+            yield Row(key, _kind(part), _default(key, part), " ".join(str(part.get("description", "")).split()))
+
+
+def _walk(key: str, part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, child in part.get("properties", {}).items():
+        below = f"{key}.{name}" if key else name
+        yield below, child
+        yield from _walk(below, child)
+    items = part.get("items", {})
+    if "properties" in items:
+        yield from _walk(f"{key}[]", items)
+
+
+def _kind(part: Mapping[str, Any]) -> str:
+    if "enum" in part:
+        return " ".join(f"`{value}`" for value in part["enum"])
+    kinds = part.get("type", "any")
+    words = {"object": "map", "array": "list", "string": "text", "boolean": "true, false"}
+    return " or ".join(words.get(kind, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds))
+
+
+def _default(key: str, part: Mapping[str, Any]) -> str:
+    if "default" in part:
+        return f"`{_shown(part['default'])}`"
+    name = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", key.removeprefix("jobs[].")).lower()
+    value = getattr(JobOptions(), name, None) if key.startswith("jobs[].") else None
+    return f"`{_shown(value)}`" if isinstance(value, str | int | float) else ""
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def filled(page: str, schema: Mapping[str, Any]) -> str:
+    """The page with its tables written anew."""
+    every = list(rows(schema))
+
+    def block(match: re.Match[str]) -> str:
+        heads = match[2].split()
+        mine = [row for row in every if re.split(r"[.\[]", row.key)[0] in [head.removesuffix("[]") for head in heads]]
+        table = "".join(f"{row}\n" for row in mine)
+        return f"{match[1]}| key | value | default | |\n|---|---|---|---|\n{table}{match[3]}"
+
+    return BLOCK.sub(block, page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(
+        filled(PAGE.read_text(encoding="utf-8"), compose_schema(load_plugins(os.environ))), encoding="utf-8"
+    )
