@@ -16,7 +16,8 @@ def plugins_with_warnings(say: Callable[[str], None]) -> Plugins:
     plugins = load_plugins(os.environ)
     for health in plugins.health:
         if not health.ok and not health.disabled:
-            say(f"plugin {health.plugin.name} is not used: {health.error}")
+            plugin = health.plugin
+            say(f"plugin {plugin.name} of {plugin.distribution} {plugin.version} is not used: {health.error}")
     return plugins
 
 

@@ -11,11 +11,11 @@ from typing import cast
 
 import anyio
 
-from cronstable.cli.loading import loader, print_findings
+from cronstable.cli.loading import loader, plugins_with_warnings, print_findings
 from cronstable.config import ClusterConfig, Config, LoadResult
 from cronstable.core.finding import Severity
 from cronstable.plugin.descriptors import ServiceProvider
-from cronstable.plugin.manager import Plugins, Provided, load_factory, load_plugins
+from cronstable.plugin.manager import Plugins, Provided, load_factory
 from cronstable.plugin.protocols import Election, ElectionContext, Host, Service
 from cronstable.runtime.console import Console, ConsoleHandler
 from cronstable.runtime.daemon import Daemon, Parts
@@ -44,10 +44,7 @@ def serve(path: str, level: str, form: str) -> int:
 
 
 def _serve(path: str, level: str, form: str, log: logging.Logger, output: Console) -> int:
-    plugins = load_plugins(os.environ)
-    for health in plugins.health:
-        if not health.ok and not health.disabled:
-            log.warning("plugin %s is not used: %s", health.plugin.name, health.error)
+    plugins = plugins_with_warnings(log.warning)
     load = loader(path, plugins)
     first = load()
     if first.config is None:

@@ -1,0 +1,297 @@
+"""One real daemon: signals, reloads and runs as a user meets them (cases of the kinds exec, reload and signal)."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+Wait = Callable[[Callable[[], object], float, str], None]
+
+
+class Daemon:
+    """A daemon with one web socket, its configuration in a file that a test edits."""
+
+    def __init__(self, directory: Path, wait: Wait) -> None:
+        self.directory = directory
+        self.config = directory / "cronstable.yaml"
+        self.log = directory / "log"
+        self._wait = wait
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def write(self, jobs: str) -> None:
+        socket = self.directory / "web.sock"
+        self.config.write_text(f"web:\n  listen:\n    - unix://{socket}\n{jobs}")
+
+    def start(self, jobs: str, *, wait: bool = True) -> None:
+        self.write(jobs)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cronstable", "-c", str(self.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.directory,
+            )
+        if wait:
+            self._wait(lambda: (self.ask("GET", "/readyz") or (0, b""))[0] == 200, 20, "the daemon to be ready")
+
+    def send(self, number: int) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    def exit_code(self, within: float = 20) -> int:
+        assert self.process is not None
+        return self.process.wait(within)
+
+    def text(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def ask(self, method: str, path: str) -> tuple[int, bytes] | None:
+        import socket
+
+        connection = http.client.HTTPConnection("localhost", timeout=5)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(5)
+        try:
+            connection.sock.connect(str(self.directory / "web.sock"))
+            connection.request(method, path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+
+    def job(self, name: str) -> dict[str, Any]:
+        answer = self.ask("GET", f"/jobs/{name}")
+        assert answer is not None
+        assert answer[0] == 200, answer
+        found: dict[str, Any] = json.loads(answer[1])
+        return found
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)
+            self.process.wait(10)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, waiting: Wait) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path, waiting)
+    yield daemon
+    daemon.kill()
+    print(daemon.text()[-4000:])
+
+
+def job(name: str, command: str, schedule: str = "0 0 1 1 *", extra: str = "") -> str:
+    return f"  - name: {name}\n    command: {json.dumps(command)}\n    schedule: '{schedule}'\n{extra}"
+
+
+def processes(marker: str) -> list[int]:
+    """Living processes whose command line holds ``marker``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if marker in (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
+                    found.append(int(entry.name))
+    return found
+
+
+def unique_sleep() -> str:
+    """A sleep that no other process of this machine has."""
+    return f"sleep 6{os.getpid():06d}"
+
+
+def test_a_daemon_runs_what_is_due_and_prints_its_output_with_a_prefix(daemon: Daemon, waiting: Wait) -> None:
+    daemon.start("jobs:\n" + job("tick", "echo hello", "* * * * * * *", "    captureStdout: true\n"))
+    waiting(lambda: daemon.text().count("[tick stdout] hello") >= 2, 15, "two runs")
+    assert daemon.job("tick")["last_run"]["outcome"] == "success"
+
+
+def test_reboot_runs_once_and_not_again_on_reload(daemon: Daemon, waiting: Wait) -> None:
+    jobs = "jobs:\n" + job("boot", "echo up", "@reboot", "    captureStdout: true\n")
+    daemon.start(jobs)
+    waiting(lambda: "[boot stdout] up" in daemon.text(), 15, "the boot job")
+    daemon.write(jobs + job("other", "true"))
+    daemon.send(signal.SIGHUP)
+    waiting(lambda: "reloaded: job set" in daemon.text(), 15, "the reload")
+    assert daemon.text().count("[boot stdout] up") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_lets_the_run_end_starts_nothing_more_and_exits_with_0(
+    daemon: Daemon, waiting: Wait, number: int, tmp_path: Path
+) -> None:
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    wait_for_gate = f"while [ ! -e {gate} ]; do sleep 0.05; done; echo bye > {out}"
+    daemon.start("jobs:\n" + job("long", wait_for_gate) + job("tick", "echo tick", "* * * * * * *"))
+    answer = daemon.ask("POST", "/jobs/long/start")
+    assert answer is not None
+    assert answer[0] == 200
+    waiting(lambda: daemon.job("long")["running"], 15, "the long run")
+    daemon.send(number)
+    waiting(lambda: "stopping: no new runs" in daemon.text(), 15, "the daemon to stop starting")
+    assert daemon.process is not None
+    assert daemon.process.poll() is None
+    gate.write_text("")
+    assert daemon.exit_code() == 0
+    assert out.read_text() == "bye\n"
+    assert "Traceback" not in daemon.text()
+
+
+def test_a_second_signal_ends_the_runs_and_leaves_no_orphan(daemon: Daemon, waiting: Wait) -> None:
+    sleeping = unique_sleep()
+    daemon.start("jobs:\n" + job("long", f"{sleeping} & {sleeping} & wait"))
+    daemon.ask("POST", "/jobs/long/start")
+    waiting(lambda: len(processes(sleeping)) >= 2, 15, "the children")
+    daemon.send(signal.SIGTERM)
+    waiting(lambda: "stopping: no new runs" in daemon.text(), 15, "the first signal to count")
+    daemon.send(signal.SIGTERM)
+    assert daemon.exit_code() == 0
+    assert processes(sleeping) == []
+
+
+def test_sighup_puts_an_edit_into_force_and_leaves_running_jobs_alone(daemon: Daemon, waiting: Wait) -> None:
+    sleeping = unique_sleep()
+    long = job("long", sleeping, extra="    concurrencyPolicy: Forbid\n")
+    daemon.start("jobs:\n" + long)
+    daemon.ask("POST", "/jobs/long/start")
+    waiting(lambda: daemon.job("long")["running"], 15, "the long run")
+    pid = daemon.job("long")["pids"][0]
+    daemon.write("jobs:\n" + long + job("new", "true"))
+    daemon.send(signal.SIGHUP)
+    waiting(lambda: (daemon.ask("GET", "/jobs/new") or (0, b""))[0] == 200, 15, "the new job")
+    assert daemon.job("long")["pids"] == [pid]
+    refused = daemon.ask("POST", "/jobs/long/start")
+    assert refused is not None
+    assert refused[0] == 409
+    assert "error" in json.loads(refused[1])
+
+
+def test_a_job_deleted_while_it_runs_finishes_and_is_never_scheduled_again(
+    daemon: Daemon, waiting: Wait, tmp_path: Path
+) -> None:
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    command = f"echo x >> {out}; while [ ! -e {gate} ]; do sleep 0.05; done; echo done >> {out}"
+    daemon.start("jobs:\n" + job("gone", command, "* * * * * * *", "    concurrencyPolicy: Forbid\n"))
+    waiting(out.exists, 15, "the run")
+    daemon.write("jobs:\n" + job("other", "true"))
+    daemon.send(signal.SIGHUP)
+    waiting(lambda: (daemon.ask("GET", "/jobs/gone") or (0, b""))[0] == 404, 15, "the job to be gone")
+    gate.write_text("")
+    waiting(lambda: "done" in out.read_text(), 15, "the run to finish")
+    waiting(lambda: daemon.text().count("Traceback") == 0 and not processes(str(gate)), 15, "the end of the run")
+    assert out.read_text() == "x\ndone\n"
+
+
+def test_a_changed_command_counts_at_the_next_run(daemon: Daemon, waiting: Wait) -> None:
+    daemon.start("jobs:\n" + job("tick", "echo old", "* * * * * * *", "    captureStdout: true\n"))
+    waiting(lambda: "[tick stdout] old" in daemon.text(), 15, "the old command")
+    daemon.write("jobs:\n" + job("tick", "echo new", "* * * * * * *", "    captureStdout: true\n"))
+    daemon.send(signal.SIGHUP)
+    waiting(lambda: "[tick stdout] new" in daemon.text(), 15, "the new command")
+    assert "[tick stdout] old" not in daemon.text().split("[tick stdout] new", 1)[1]
+
+
+def test_an_edited_env_file_counts_at_the_next_run(daemon: Daemon, waiting: Wait, tmp_path: Path) -> None:
+    env = tmp_path / "x.env"
+    env.write_text("A=file\nB=file\n# c\n\nC=a=b\n")
+    extra = f"    captureStdout: true\n    env_file: {env}\n    environment:\n      - key: A\n        value: job\n"
+    daemon.start("jobs:\n" + job("tick", "echo $A $B $C", "* * * * * * *", extra))
+    waiting(lambda: "[tick stdout] job file a=b" in daemon.text(), 15, "the first values")
+    env.write_text("B=edited\n")
+    waiting(lambda: "[tick stdout] job edited" in daemon.text(), 15, "the edited values")
+
+
+def test_a_bad_edit_keeps_the_jobs_running_and_names_the_line(daemon: Daemon, waiting: Wait) -> None:
+    daemon.start("jobs:\n" + job("tick", "echo tick", "* * * * * * *", "    captureStdout: true\n"))
+    daemon.write("jobs:\n" + job("tick", "echo tick", "61 * * * *"))
+    daemon.send(signal.SIGHUP)
+    waiting(lambda: "the old job set stays in force" in daemon.text(), 15, "the complaint")
+    assert "cronstable.yaml:7" in daemon.text()
+    assert "jobs[0].schedule" in daemon.text()
+    count = daemon.text().count("[tick stdout]")
+    waiting(lambda: daemon.text().count("[tick stdout]") >= count + 2, 15, "the old job to go on")
+
+
+def test_cancel_reaches_the_whole_group_so_that_children_can_clean_up(daemon: Daemon, waiting: Wait) -> None:
+    command = "sh -c 'trap \"echo got; exit 0\" TERM; echo ready; while :; do sleep 0.1; done'; true"
+    daemon.start("jobs:\n" + job("trap", command, extra="    captureStdout: true\n"))
+    daemon.ask("POST", "/jobs/trap/start")
+    waiting(lambda: "[trap stdout] ready" in daemon.text(), 15, "the child")
+    answer = daemon.ask("POST", "/jobs/trap/cancel")
+    assert answer is not None
+    assert answer[0] == 200
+    waiting(lambda: "[trap stdout] got" in daemon.text(), 15, "the child to clean up")
+    waiting(lambda: daemon.job("trap")["last_run"], 15, "the record")
+    assert daemon.job("trap")["last_run"]["outcome"] == "cancelled"
+
+
+def test_forbid_does_not_stay_stuck_after_the_daemon_was_killed_during_a_run(daemon: Daemon, waiting: Wait) -> None:
+    jobs = "jobs:\n" + job(
+        "tick", "echo tick; sleep 0.2", "* * * * * * *", "    concurrencyPolicy: Forbid\n    captureStdout: true\n"
+    )
+    daemon.start(jobs)
+    waiting(lambda: "[tick stdout] tick" in daemon.text(), 15, "a run")
+    daemon.kill()
+    count = daemon.text().count("[tick stdout] tick")
+    daemon.start(jobs)
+    waiting(lambda: daemon.text().count("[tick stdout] tick") > count, 15, "a run of the new daemon")
+
+
+def test_a_broken_third_party_plugin_is_a_warning_and_the_daemon_runs(
+    daemon: Daemon, waiting: Wait, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    info = site / "acme_broken-3.1.dist-info"
+    info.mkdir(parents=True)
+    (site / "acme_broken.py").write_text("import a_module_that_is_not_there\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-broken\nVersion: 3.1\n")
+    (info / "entry_points.txt").write_text("[cronstable.plugins]\nacme = acme_broken\n")
+    os.environ["PYTHONPATH"] = str(site)
+    try:
+        daemon.start("jobs:\n" + job("tick", "echo tick", "* * * * * * *", "    captureStdout: true\n"))
+    finally:
+        del os.environ["PYTHONPATH"]
+    waiting(lambda: "[tick stdout] tick" in daemon.text(), 15, "a run")
+    assert "acme-broken 3.1" in daemon.text()
+    assert "Traceback" not in daemon.text()
+
+
+def test_a_daemon_without_a_valid_configuration_exits_with_1_and_every_finding(daemon: Daemon) -> None:
+    daemon.start("jobs:\n" + job("a", "true", "61 * * * *", "    conurrencyPolicy: Forbid\n"), wait=False)
+    assert daemon.exit_code() == 1
+    assert "jobs[0].schedule" in daemon.text()
+    assert "concurrencyPolicy" in daemon.text()
+    assert "Traceback" not in daemon.text()
+
+
+def test_a_flood_of_output_neither_stalls_the_daemon_nor_fills_its_memory(daemon: Daemon, waiting: Wait) -> None:
+    daemon.start("jobs:\n" + job("flood", "yes line | head -n 2000000", extra="    captureStdout: true\n"))
+    assert daemon.process is not None
+
+    def memory() -> int:
+        assert daemon.process is not None
+        status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0])
+
+    before = memory()
+    daemon.ask("POST", "/jobs/flood/start")
+    waiting(lambda: daemon.job("flood")["last_run"], 120, "the flood to end")
+    assert daemon.job("flood")["last_run"]["outcome"] == "success"
+    assert memory() - before < 64 * 1024
