@@ -214,8 +214,11 @@ class Api:
                 await response.prepare(request)
                 await response.write_eof()
         except TimeoutError:
+            self._host.log.warning("web: %s does not take its answer and is dropped", request.remote or "a client")
             if request.transport is not None:
                 request.transport.abort()
+        except ConnectionError:
+            self._host.log.debug("web: %s went away before its answer", request.remote or "a client")
         return response
 
     @web.middleware

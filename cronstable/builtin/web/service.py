@@ -17,6 +17,8 @@ PASS: Final = 60.0
 """Seconds between looks at what failed to open and at certificates that were replaced."""
 KEEP_ALIVE: Final = 75.0
 """Seconds after which an idle connection is closed."""
+LINGER: Final = 1.0
+"""Seconds for the rest of a refused request's body to be read, so that its sender sees the answer."""
 HANDLERS_END: Final = 0.5
 """Seconds that requests in flight get at shutdown (DESIGN 3: at most 1)."""
 CLEANUP: Final = 3.0
@@ -48,6 +50,7 @@ class WebService:
             access_log=None,
             handle_signals=False,
             keepalive_timeout=KEEP_ALIVE,
+            lingering_time=LINGER,
             shutdown_timeout=HANDLERS_END,
         )
         listeners = Listeners(settings, runner, host.threads, host.log)

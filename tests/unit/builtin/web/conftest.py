@@ -80,6 +80,7 @@ class FakeHost:
         self.commands: list[tuple[Command, Actor]] = []
         self.answers: dict[str, CommandOutcome] = {}
         self.broken = False
+        self.stuck = False
         self.state = HostSnapshot(
             version="2.0.0",
             node_name="node-a",
@@ -115,7 +116,7 @@ class FakeHost:
 
     async def do(self, command: Command, by: Actor) -> CommandOutcome:
         self.commands.append((command, by))
-        await anyio.lowlevel.checkpoint()
+        await (anyio.sleep_forever() if self.stuck else anyio.lowlevel.checkpoint())
         answer = self.answers.get(type(command).__name__)
         if answer is not None:
             return answer

@@ -6,9 +6,11 @@ import logging
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from cronstable.api import Shutdown, StartRun
+from cronstable.builtin.web import app
 from cronstable.builtin.web.auth import Caller, Guard, Unauthorized, foreign_origin
 from cronstable.builtin.web.settings import ALL_SCOPES, Token
 
@@ -206,3 +208,64 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_others_or_the_end(
             fine = await call("GET", "/version")
         slow.close()
     assert fine.status == 200
+
+
+async def test_a_reader_that_takes_nothing_is_dropped_at_the_deadline(
+    serve: Any, host: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(app, "WRITE_TIMEOUT", 0.05)
+    host.add(*(make_job(f"job {n}", command="x" * 9000) for n in range(1000)))
+    async with serve() as call:
+        reader, slow = await call.open()
+        slow.transport.pause_reading()
+        slow.write(b"GET /jobs HTTP/1.1\r\nHost: x\r\n\r\n")
+        with anyio.fail_after(10):
+            while "does not take its answer" not in caplog.text:
+                await anyio.lowlevel.checkpoint()
+        slow.transport.resume_reading()
+        with pytest.raises((ConnectionError, EOFError)):
+            await reader.readexactly(9_000_000)
+        slow.close()
+        fine = await call("GET", "/version")
+    assert fine.status == 200
+
+
+async def test_a_client_that_leaves_before_its_answer_is_no_error(
+    serve: Any, host: Any, make_job: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    host.add(*(make_job(f"job {n}", command="x" * 9000) for n in range(1000)))
+    async with serve() as call:
+        _, leaving = await call.open()
+        leaving.write(b"GET /jobs HTTP/1.1\r\nHost: x\r\n\r\n")
+        await leaving.drain()
+        leaving.transport.abort()
+        with anyio.fail_after(10):
+            while "went away" not in caplog.text:
+                await anyio.lowlevel.checkpoint()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_command_that_takes_too_long_is_504(
+    serve: Any, host: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "COMMAND_TIMEOUT", 0.01)
+    host.add(make_job("a"))
+    host.stuck = True
+    async with serve() as call:
+        reply = await call("POST", "/jobs/a/start")
+    assert reply.status == 504
+    assert "may still take effect" in reply.json["error"]
+
+
+async def test_a_body_that_does_not_arrive_is_408(
+    serve: Any, host: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "READ_TIMEOUT", 0.01)
+    host.add(make_job("a"))
+    async with serve() as call:
+        reply = await call.raw(
+            b"POST /jobs/a/start HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n\r\nab"
+        )
+    assert reply.status == 408
+    assert host.commands == []
