@@ -64,7 +64,11 @@ def check(cluster: Mapping[str, Json], chosen: str, plugins: Plugins) -> Cluster
         skipped.add("observability")
         reason = plugins.why_missing("configuration key", "cluster.observability")
         problems.append(Problem(("cluster", "observability"), "no plugin provides this key", hint=reason))
-    return ClusterCheck(backend, {k: v for k, v in cluster.items() if k not in skipped}, problems)
+    usable = {k: v for k, v in cluster.items() if k not in skipped}
+    if backend.schema is not None:
+        # Absent, it is still held against its schema, which can require something.
+        usable.setdefault(chosen, {})
+    return ClusterCheck(backend, usable, problems)
 
 
 def make(cluster: dict[str, Json], backend: ElectionBackend, schema: JsonSchema, hostname: str) -> ClusterConfig:

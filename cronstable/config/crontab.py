@@ -21,7 +21,7 @@ from cronstable.core.schedule import Schedule, ScheduleError
 
 _VARIABLE: Final = re.compile(r"""\s*(["']?)([A-Za-z_][A-Za-z0-9_]*)\1\s*=\s*(.*?)\s*""", re.DOTALL)
 _ENTRY: Final = re.compile(r"[ \t]*(@[A-Za-z]+|(?:\S+[ \t]+){4}\S+)(?:[ \t]+(.*))?", re.DOTALL)
-_FIRST_COLUMN: Final = re.compile(r"[ \t]*(?:@[A-Za-z]+|[-0-9*,/H][-0-9*,/()H]*)[ \t]")
+_FIRST_COLUMN: Final = re.compile(r"[ \t]*(?:@[A-Za-z]+|[0-9*H][-0-9*,/()H]*)[ \t]")
 _PERCENT: Final = re.compile(r"(?<!\\)%")
 
 

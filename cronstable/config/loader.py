@@ -209,7 +209,7 @@ class _Loading:
             self._note_all(source, problems)
             if key == "cluster":
                 if verdict is not None and verdict.backend is not None:
-                    self._cluster(source, {k: v for k, v in value.items() if k in verdict.usable}, verdict.backend)
+                    self._cluster(source, {k: value.get(k, v) for k, v in verdict.usable.items()}, verdict.backend)
             elif not problems:
                 self._section(source, key, value)
         present = [key for key in _SECTIONS_NOT_ACTED_ON_YET if key in root and key not in self.settings]

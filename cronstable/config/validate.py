@@ -75,7 +75,7 @@ class Validator:
                     walk.any(value, child)
             seen = root[key]
             if key in instead and isinstance(seen, Map):
-                seen = {k: v for k, v in seen.items() if k in instead[key]}
+                seen = {k: seen.get(k, v) for k, v in instead[key].items()}
             rest[key] = seen
         checked.special_rest = walk.special or "include" in root
         for error in self._rest.iter_errors(rest):
