@@ -56,7 +56,7 @@ def check(cluster: Mapping[str, Json], chosen: str, plugins: Plugins) -> Cluster
         )
     skipped = foreign
     if chosen != DEFAULT_BACKEND:
-        strays = [key for key in hints.GOSSIP_KEYS if key in cluster]
+        strays = [key for key in cluster if key in hints.GOSSIP_KEYS]
         skipped |= set(strays)
         if strays:
             problems.append(_strays(strays, chosen))
