@@ -265,6 +265,8 @@ class Api:
             try:
                 with anyio.fail_after(READ_TIMEOUT):
                     await request.read()
+            except web.RequestPayloadError:
+                _fail(400, "the body is not what its headers say")
             except TimeoutError:
                 _fail(408, f"the body did not arrive within {READ_TIMEOUT:g} s")
         return await handler(request)

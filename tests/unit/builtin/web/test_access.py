@@ -269,3 +269,16 @@ async def test_a_body_that_does_not_arrive_is_408(
         )
     assert reply.status == 408
     assert host.commands == []
+
+
+@pytest.mark.parametrize(
+    "rest", [b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"]
+)
+async def test_a_body_that_belies_its_headers_is_400_and_starts_nothing(
+    serve: Any, host: Any, make_job: Any, rest: bytes
+) -> None:
+    host.add(make_job("a"))
+    async with serve() as call:
+        reply = await call.raw(b"POST /jobs/a/start HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + rest)
+    assert reply.status == 400
+    assert host.commands == []
