@@ -68,5 +68,5 @@ clean: ## away with everything that was made here
 demo: $(READY) ## three daemons elect a leader and you take it away; DEMO_SCRIPT="wait 5; kill; wait 10; quit" needs no keys
 	@$(BIN)/python example/demo/demo.py
 
-docs: $(READY) ## write the key tables of docs/configuration.md anew, after a change of a schema
-	$(BIN)/python docs/tables.py
+docs: $(READY) ## write tables and code of docs/ anew, after a change of a schema or an example
+	$(BIN)/python docs/build.py

@@ -1,18 +1,20 @@
-"""The SQLite lease keeps the contract of a lease store."""
+"""The SQLite lease keeps the contract of a lease store, and elects under the host's driver in virtual time."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from cronstable_sqlite import CAPABILITIES
 from cronstable_sqlite.store import SqliteLeaseStore
 
 from cronstable.api import Holder, LeaseRecord, LeaseStore
 from cronstable.testing.clock import VirtualClock
+from cronstable.testing.election_contract import ElectionContract, LeaseWorld
 from cronstable.testing.host import FakeHost
 from cronstable.testing.lease_contract import LeaseDoor, LeaseStoreContract
 
@@ -66,3 +68,12 @@ class TestSqliteLease(LeaseStoreContract):
     @pytest.fixture
     def door(self, tmp_path: Path) -> LeaseDoor:
         return SqliteDoor(tmp_path)
+
+
+class TestSqliteElection(ElectionContract):
+    """Nodes that die, hang and come back, with our store in the middle."""
+
+    @pytest.fixture
+    def make_world(self, tmp_path: Path) -> Callable[[], LeaseWorld]:
+        file = str(tmp_path / "lease.db")
+        return lambda: LeaseWorld(lambda host: SqliteLeaseStore(host, file, op_timeout=5.0), capabilities=CAPABILITIES)

@@ -1,4 +1,7 @@
-"""Writes the key tables of ``configuration.md`` from the composed schema; run by ``make docs``."""
+"""Fills the marked blocks of the pages from their sources: key tables from the schema, code from the examples.
+
+Run by ``make docs``; a test holds the pages to it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from cronstable.api import JobOptions
 from cronstable.config import compose_schema
 from cronstable.plugin.manager import load_plugins
 
-PAGE = Path(__file__).with_name("configuration.md")
-BLOCK = re.compile(r"(<!-- keys: ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+DOCS = Path(__file__).parent
+KEYS = re.compile(r"(<!-- keys: ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+FILE = re.compile(r"(<!-- file: (\S+) -->\n)```python\n.*?```\n", re.DOTALL)
 REPORT = re.compile(r"^(jobs\[\]\.on[A-Za-z]+|notify)\.report")
 
 
@@ -73,19 +77,22 @@ def _shown(value: object) -> str:
 
 
 def filled(page: str, schema: Mapping[str, Any]) -> str:
-    """The page with its tables written anew."""
+    """The page with its blocks written anew."""
     every = list(rows(schema))
 
-    def block(match: re.Match[str]) -> str:
+    def table(match: re.Match[str]) -> str:
         heads = match[2].split()
         mine = [row for row in every if re.split(r"[.\[]", row.key)[0] in [head.removesuffix("[]") for head in heads]]
-        table = "".join(f"{row}\n" for row in mine)
-        return f"{match[1]}| key | value | default | |\n|---|---|---|---|\n{table}{match[3]}"
+        lines = "".join(f"{row}\n" for row in mine)
+        return f"{match[1]}| key | value | default | |\n|---|---|---|---|\n{lines}{match[3]}"
 
-    return BLOCK.sub(block, page)
+    def code(match: re.Match[str]) -> str:
+        return f"{match[1]}```python\n{(DOCS.parent / match[2]).read_text(encoding='utf-8')}```\n"
+
+    return FILE.sub(code, KEYS.sub(table, page))
 
 
 if __name__ == "__main__":
-    PAGE.write_text(
-        filled(PAGE.read_text(encoding="utf-8"), compose_schema(load_plugins(os.environ))), encoding="utf-8"
-    )
+    composed = compose_schema(load_plugins(os.environ))
+    for page in sorted(DOCS.glob("*.md")):
+        page.write_text(filled(page.read_text(encoding="utf-8"), composed), encoding="utf-8")
