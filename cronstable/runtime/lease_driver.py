@@ -47,6 +47,9 @@ from cronstable.runtime.reboot_marks import MarksLedger, MemoryLedger
 
 LeaseField: TypeAlias = "tuple[str, str | int | None]"
 
+SHORTEST_WAIT: Seconds = 0.001
+"""A wait that rounds to nothing would spin."""
+
 QUIET: Seconds = 60.0
 """How often a complaint that goes on is repeated in the log."""
 
@@ -172,7 +175,7 @@ class LeaseBackend:
         for command in commands:
             match command:
                 case Wait(until):
-                    await self._host.clock.sleep(until - self._host.clock.now().boot)
+                    await self._host.clock.sleep(max(until - self._host.clock.now().boot, SHORTEST_WAIT))
                 case Acquire() | Renew() | Observe() | Release():
                     async with self._store_free:
                         event = await self._ask(command)
@@ -230,7 +233,7 @@ class LeaseBackend:
         while True:
             boot = self._host.clock.now().boot
             at = next_change(self._state, boot)
-            with anyio.move_on_after(None if at is None else max(at - boot, 0.001)):
+            with anyio.move_on_after(None if at is None else max(at - boot, SHORTEST_WAIT)):
                 await self._rescheduled.wait()
             self._step(Tick())
 

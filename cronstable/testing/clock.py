@@ -149,7 +149,7 @@ async def until(
 
 
 async def always(
-    condition: Callable[[], object], *, during: Seconds, every: Seconds = 0.05, what: str = "the condition"
+    condition: Callable[[], object], *, during: Seconds, every: Seconds = 0.2, what: str = "the condition"
 ) -> None:
     """Watch for ``during`` seconds of the loop's time that ``condition()`` never ceases to be true."""
     loop = asyncio.get_running_loop()
