@@ -42,19 +42,35 @@ def switch(plan: Plan, step: list[str]) -> None:
         os.chdir(plan["cwd"])
 
 
+def execute(argv: list[str], env: dict[str, str], directories: list[str]) -> None:
+    """Exec the first ``argv[0]`` of the search path that can be; raises what the most telling attempt raised."""
+    telling: OSError | None = None
+    for candidate in [argv[0]] if "/" in argv[0] else [f"{directory}/{argv[0]}" for directory in directories]:
+        try:
+            os.execve(candidate, argv, env)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            telling = telling or error
+        except PermissionError as error:
+            # Found and forbidden says more than not found, and a later directory may still have another.
+            telling = error
+    raise telling or FileNotFoundError(2, "No such file or directory")
+
+
 def main(plan_fd: int, status_fd: int) -> None:
     """Switch and exec; comes back only when something failed."""
     os.set_inheritable(status_fd, False)
     with os.fdopen(plan_fd, "rb") as file:
         file.seek(0)
         plan: Plan = json.load(file)
+    # Before the switch: the standard library imports on demand, and the job's user may not be able to read it.
+    directories = os.get_exec_path(plan["env"])
     step = [""]
     try:
         switch(plan, step)
         step[0] = f"execute {plan['argv'][0]!r}"
         os.write(status_fd, b"ok")
-        os.execvpe(plan["argv"][0], plan["argv"], plan["env"])
-    except (OSError, ValueError) as error:
+        execute(plan["argv"], plan["env"], directories)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not look like the exit code of the job
         reason = getattr(error, "strerror", None) or str(error)
         os.write(status_fd, f"cannot {step[0]}: {reason}".encode("utf-8", "replace")[:4000])
 

@@ -330,7 +330,7 @@ class _Run:
                     process.signal_group(signal.SIGTERM)
                     await self._within(min(HURRIED_KILL, self._job.options.kill_timeout), process.wait)
                     process.signal_group(signal.SIGKILL)
-                    await process.wait()
+                    await self._group_gone(process)
         finally:
             process.release()
 

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from cronstable.core.runs import LAUNCH_FAILED, Outcome, RunRecord
-from cronstable.runtime import runner
+from cronstable.runtime import exec_helper, runner
 from cronstable.runtime.identity import Identity
 from cronstable.runtime.spawn import PosixSpawner, SpawnFailed, SpawnSpec
 
@@ -111,6 +111,39 @@ async def test_the_jobs_environment_does_not_act_on_the_helper_while_it_is_root(
 async def test_a_child_of_the_helper_inherits_no_descriptor(run: Run) -> None:
     record = await run(("ls", "/proc/self/fd"), capture_stdout=True, user="nobody")
     assert (record.stdout or "").split() == ["0", "1", "2", "3"]
+
+
+@as_root
+async def test_a_command_is_searched_for_in_the_jobs_path_as_the_jobs_user(run: Run, tmp_path: Path) -> None:
+    private, public = tmp_path / "private", Path("/usr/bin")
+    private.mkdir(mode=0o700)
+    path = (("PATH", f"/no/such/place:{private}:{public}:/bin"),)
+    assert (await run(("id", "-u"), capture_stdout=True, user="nobody", environment=path)).stdout == "65534\n"
+    missing = await run(("no-such-command-here",), user="nobody", environment=(("PATH", "/usr/bin:/bin"),))
+    assert "cannot execute 'no-such-command-here': No such file" in (missing.fail_reason or "")
+
+
+NO_IMPORTS = """
+import os, sys
+source = open(sys.argv[1]).read()
+helper = {"__name__": "helper"}
+exec(compile(source, sys.argv[1], "exec"), helper)
+os.setgroups = os.setgid = lambda _: None
+os.setuid = lambda _: sys.meta_path.clear()
+status = os.dup(2)
+helper["main"](0, status)
+"""
+
+
+def test_the_helper_imports_nothing_once_it_is_the_jobs_user(tmp_path: Path) -> None:
+    # The job's user may not be able to read the standard library, and it imports on demand.
+    plan = tmp_path / "plan"
+    order = {"argv": ["echo", "switched"], "env": dict(os.environ), "cwd": "/", "uid": 1, "gid": 1, "groups": []}
+    plan.write_text(json.dumps(order))
+    command = [sys.executable, "-I", "-S", "-c", NO_IMPORTS, exec_helper.__file__]
+    with plan.open("rb") as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("switched\n", "ok")
 
 
 @as_root
