@@ -115,7 +115,8 @@ class Crontab:
             own["timezone"] = self._zone
         if self._shell is not None:
             own["shell"] = self._shell
-        prepared = self.options.prepare(own, digest(own))
+        key = digest(own)
+        prepared = self.options.known(key) or self.options.prepare(own, key)
         for problem in prepared.problems:
             self._note(number, problem.message, hint=problem.hint)
         name = f"{basename(self.file)}:{number}"

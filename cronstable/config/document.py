@@ -207,8 +207,13 @@ class _Builder:
             kind = type(event)
             frame = stack[-1]
             if kind is scalar and not event.tag and not event.anchor:
+                if frame.key is not None:
+                    # The place of an entry is that of its key: a mark saved for half of all scalars.
+                    frame.take(event.value, not event.implicit[0])
+                    continue
                 mark = event.start_mark
-                place = mark.line << _COLUMN_BITS | min(mark.column, _MAX_COLUMN)
+                column = mark.column
+                place = mark.line << _COLUMN_BITS | (column if column < _MAX_COLUMN else _MAX_COLUMN)
                 frame.take(event.value, place << 1 | (not event.implicit[0]))
             elif kind is map_end or kind is seq_end:
                 stack.pop()
@@ -297,6 +302,8 @@ class _SeqFrame:
 
     __slots__ = ("anchor", "node", "position", "positions")
 
+    key: Final = None
+
     def __init__(self) -> None:
         self.node = Seq()
         self.positions: list[int] = []
@@ -318,7 +325,7 @@ class _SeqFrame:
 class _MapFrame:
     """A mapping being read: keys and values come in turns. An entry's place is that of its key."""
 
-    __slots__ = ("_document", "_key", "_key_position", "_keys", "_merges", "anchor", "node", "position", "positions")
+    __slots__ = ("_document", "_key_position", "_keys", "_merges", "anchor", "key", "node", "position", "positions")
 
     def __init__(self, document: Document, keys: dict[str, str]) -> None:
         self.node = Map()
@@ -327,32 +334,35 @@ class _MapFrame:
         self.anchor: str | None = None
         self._document = document
         self._keys = keys
-        self._key: str | None = None
+        self.key: str | None = None
         self._key_position = 0
         self._merges: list[tuple[Node, int]] = []
 
     def take(self, value: Node, position: int) -> None:
-        """The next key, or the value of the last one."""
-        key = self._key
+        """The next key, or the value of the last one (of whose ``position`` only the lowest bit counts)."""
+        key = self.key
         if key is None:
             if type(value) is not str:
                 line, column = unpack(position)
                 self._document.add(line, column, "a key must be text, not a list or a mapping")
                 raise _Stop
-            self._key = self._keys.setdefault(value, value)
+            self.key = self._keys.setdefault(value, value)
             self._key_position = position
             return
-        self._key = None
-        if key == "<<" and not self._key_position & 1:
+        self.key = None
+        if key not in self.node and key != "<<":
+            self.node[key] = value
+            self.positions.append(self._key_position & ~1 | position & 1)
+        elif key == "<<" and not self._key_position & 1:
             self._merges.append((value, self._key_position))
-        elif key in self.node:
+        elif key not in self.node:
+            self.node[key] = value
+            self.positions.append(self._key_position & ~1 | position & 1)
+        else:
             line, column = unpack(self._key_position)
             first = unpack(self.positions[list(self.node).index(key)])[0]
             message = f"the key `{key}` is written twice, in line {first} and in line {line}"
             self._document.add(line, column, message, hint="keep one of them")
-        else:
-            self.node[key] = value
-            self.positions.append(self._key_position & ~1 | position & 1)
 
     def close(self, positions: array[int]) -> Map:
         """The end: fill in what merge keys (``<<: *base``) add, and hand over the positions."""

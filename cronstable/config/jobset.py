@@ -56,10 +56,11 @@ _INERT: Final[Mapping[str, Json]] = {
 
 @dataclass(slots=True)
 class FileDefaults:
-    """What a file gives its jobs. ``layers``: where it comes from, the last word first."""
+    """What a file gives its jobs. ``layers``: where it comes from, the last word first. ``key``: its digest."""
 
     merged: Mapping[str, Json] = field(default_factory=dict)
     layers: tuple[Layer, ...] = ()
+    key: bytes = b""
 
 
 @dataclass(slots=True)
@@ -75,18 +76,17 @@ class JobSet:
     def add_file(self, document: Document, checked: Checked, defaults: FileDefaults) -> None:
         """Make the jobs of a file; what is wrong with one does not hide what is wrong with the next."""
         jobs = document.root.get("jobs") if document.root is not None else None
-        known: dict[bytes, Prepared] = {}
         for i, job in enumerate(jobs if isinstance(jobs, list) else ()):
             if not isinstance(job, Map):
                 continue
             bad = checked.bad.get(i, ())
             usable: Mapping[str, Json] = {k: v for k, v in job.items() if k not in bad} if bad else job
             own = {key: value for key, value in usable.items() if key not in _IDENTITY}
-            key = digest(own)
-            prepared = known.get(key)
+            key = defaults.key + digest(own)
+            prepared = self.options.known(key)
             if prepared is None:
                 merged = deep_merge(defaults.merged, own) if defaults.merged else own
-                prepared = known[key] = self.options.prepare(merged, digest(merged) if defaults.merged else key)
+                prepared = self.options.prepare(merged, key)
             if prepared.problems:
                 layers = (Layer(document, ("jobs", i)), *defaults.layers)
                 for problem in prepared.problems:
@@ -98,8 +98,10 @@ class JobSet:
         """Take over jobs that were made elsewhere; their names must be new like all others."""
         for job in jobs:
             file, _, line = job.source.rpartition(":")
-            first = self._places.setdefault(job.name, (file, int(line)))
-            if first != (file, int(line)):
+            first = self._places.get(job.name)
+            if first is None:
+                self._places[job.name] = (file, int(line))
+            else:
                 message = f"there is another job `{job.name}` in {first[0]}:{first[1]}"
                 self.findings.add(Finding(file, int(line), 1, (), message, hint="rename one of the files"))
             self.jobs.append(job)
@@ -110,14 +112,13 @@ class JobSet:
         if isinstance(name, str):
             self._check_name(document, i, name, line)
         parsed = self._schedule(document, i, name if isinstance(name, str) else "", schedule, prepared)
-        if isinstance(command, str | list) and (
-            not command or not command[0] or (isinstance(command, str) and not command.strip())
-        ):
-            self._job_problem(document, i, Problem(("command",), "there is no command to run"))
-        elif isinstance(command, str | list) and any("\0" in str(word) for word in command):
-            self._job_problem(document, i, Problem(("command",), "has a NUL character in it"))
-        elif complete and isinstance(name, str) and parsed is not None and isinstance(command, str | list):
-            argv = command if isinstance(command, str) else tuple(str(word) for word in command)
+        if not isinstance(command, str | list):
+            return
+        argv = command if isinstance(command, str) else tuple(str(word) for word in command)
+        wrong = _wrong_command(argv)
+        if wrong is not None:
+            self._job_problem(document, i, Problem(("command",), wrong))
+        elif complete and isinstance(name, str) and parsed is not None:
             self.jobs.append(Job(name, argv, parsed, prepared.options, f"{document.file}:{line}"))
 
     def _check_name(self, document: Document, i: int, name: str, line: int) -> None:
@@ -125,8 +126,10 @@ class JobSet:
             what = "has control characters in it" if name.strip() else "must not be empty"
             self._job_problem(document, i, Problem(("name",), what))
             return
-        first = self._places.setdefault(name, (document.file, line))
-        if first != (document.file, line):
+        first = self._places.get(name)
+        if first is None:
+            self._places[name] = (document.file, line)
+        else:
             where = f"in line {first[1]}" if first[0] == document.file else f"in {first[0]}:{first[1]}"
             message = f"there is another job `{name}` {where}"
             self._job_problem(document, i, Problem(("name",), message, hint="give each job a name of its own"))
@@ -195,6 +198,15 @@ class JobSet:
             keys = ", ".join(f"`{key}`" for key in sorted(named))
             message = f"accepted, not acted on yet: {keys}"
             self.findings.add(Finding(document.file, line, column, first, message, Severity.ADVISORY))
+
+
+def _wrong_command(command: str | tuple[str, ...]) -> str | None:
+    empty = not command.strip() if isinstance(command, str) else not (command and command[0])
+    if empty:
+        return "there is no command to run"
+    if "\0" in command if isinstance(command, str) else any("\0" in word for word in command):
+        return "has a NUL character in it"
+    return None
 
 
 def _line(document: Document, i: int) -> int:

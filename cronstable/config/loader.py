@@ -78,6 +78,7 @@ class _Loading:
 
     def result(self) -> LoadResult:
         """What all files give together."""
+        self._cluster_scope()
         found = self.findings.sorted()
         watched = tuple(self.reader.watched)
         if any(finding.severity is Severity.ERROR for finding in found):
@@ -95,6 +96,19 @@ class _Loading:
             watched=watched,
         )
         return LoadResult(config, found, watched)
+
+    def _cluster_scope(self) -> None:
+        """``concurrencyScope: cluster`` is kept in the state store, so there has to be one (reference 2)."""
+        if "state" in self._section_places:
+            return
+        jobs = [job for job in self.job_set.jobs if job.options.raw.get("concurrencyScope") == "cluster"]
+        if jobs:
+            file, _, line = jobs[0].source.rpartition(":")
+            names = ", ".join(f"`{job.name}`" for job in jobs[:10]) + (" and more" if len(jobs) > 10 else "")
+            message = f"`concurrencyScope: cluster` needs a `state` section; it is asked for by {names}"
+            self.findings.add(
+                Finding(file, int(line), 1, (), message, hint="add `state`, or leave the scope at `node`")
+            )
 
     def _variables(self, job: Job) -> frozenset[str]:
         """The names of the variables in a job's env_file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from types import MappingProxyType
@@ -75,19 +75,21 @@ class OptionsMaker:
     watched: dict[str, None]
     env_names: dict[str, frozenset[str]] = field(default_factory=dict)
     _made: dict[bytes, Prepared] = field(default_factory=dict)
-    _raws: dict[bytes, Mapping[str, Json]] = field(default_factory=dict)
+    _raws: dict[bytes, tuple[Mapping[str, Json], tuple[Problem, ...]]] = field(default_factory=dict)
     _zones: dict[str, tzinfo | None] = field(default_factory=dict)
     _env_problems: dict[str, str | None] = field(default_factory=dict)
     _local: tzinfo | None = None
 
+    def known(self, key: bytes) -> Prepared | None:
+        """What was prepared under ``key`` before."""
+        return self._made.get(key)
+
     def prepare(self, merged: Mapping[str, Json], key: bytes) -> Prepared:
         """Options for the merged keys of a job without its name, command and schedule.
 
-        ``key`` is their ``digest``: jobs that say the same share one object.
+        ``key`` stands for them (a ``digest``): jobs that say the same share one object.
         """
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = self._prepare(merged)
+        made = self._made[key] = self._prepare(merged)
         return made
 
     def _prepare(self, merged: Mapping[str, Json]) -> Prepared:
@@ -107,18 +109,32 @@ class OptionsMaker:
         directory = fields.get("working_directory")
         if isinstance(directory, str):
             fields["working_directory"] = self._home(directory)
-        raw = {key: value for key, value in merged.items() if key not in _PLAIN and key not in _CONVERTED}
-        fields["raw"] = self._raws.setdefault(digest(raw), MappingProxyType(raw))
+        raw, problems = self._raw({k: v for k, v in merged.items() if k not in _PLAIN and k not in _CONVERTED})
+        fields["raw"] = raw
         options = JobOptions(**fields)  # type: ignore[arg-type]  # the schema has checked each of them
-        zone, problems = self._zone(options)
-        problems += self._check(options)
-        return Prepared(options, zone, tuple(problems))
+        zone, unknown = self._zone(options)
+        return Prepared(options, zone, (*unknown, *self._check(options), *problems))
+
+    def _raw(self, keys: dict[str, Json]) -> tuple[Mapping[str, Json], tuple[Problem, ...]]:
+        """The keys without a field of their own, shared, and what is wrong with them."""
+        key = digest(keys)
+        known = self._raws.get(key)
+        if known is None:
+            known = self._raws[key] = (MappingProxyType(keys), tuple(self._check_raw(keys)))
+        return known
+
+    def _check_raw(self, keys: Mapping[str, Json]) -> Iterator[Problem]:
+        for hook in ("onFailure", "onPermanentFailure", "onSuccess", "onLate"):
+            if hook in keys:
+                yield from self._secrets(hook, keys[hook])
+        if keys.get("onLate") and not _has_threshold(keys.get("sla")):
+            hint = f"add `sla` with one of {', '.join(_THRESHOLDS)}"
+            yield Problem(("onLate",), "nothing can be late without a threshold", hint=hint)
 
     def _home(self, directory: str) -> str:
-        home = self.environ.get("HOME")
-        if home and (directory == "~" or directory.startswith("~/")):
-            return home + directory[1:]
-        return directory
+        if directory != "~" and not directory.startswith("~/"):
+            return directory
+        return self.environ.get("HOME", "~") + directory[1:]
 
     def _zone(self, options: JobOptions) -> tuple[tzinfo, list[Problem]]:
         name = options.timezone
@@ -141,13 +157,8 @@ class OptionsMaker:
             message = self._env_file(options.env_file)
             if message:
                 problems.append(Problem(("env_file",), message))
-        problems += _accounts(options)
-        for key in ("onFailure", "onPermanentFailure", "onSuccess", "onLate"):
-            if key in options.raw:
-                problems += self._secrets(key, options.raw[key])
-        if options.raw.get("onLate") and not _has_threshold(options.raw.get("sla")):
-            hint = f"add `sla` with one of {', '.join(_THRESHOLDS)}"
-            problems.append(Problem(("onLate",), "nothing can be late without a threshold", hint=hint))
+        if options.user is not None or options.group is not None:
+            problems += _accounts(options)
         if options.raw.get("concurrencyScope") == "cluster" and options.concurrency_policy is ConcurrencyPolicy.ALLOW:
             problems.append(
                 Problem(

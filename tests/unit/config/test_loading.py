@@ -272,6 +272,19 @@ def test_variables_of_an_env_file_count_for_the_job_set_id_by_name(load_files: A
     assert _config(load_files({"x.env": "B=2\n"})).job_set_id != first
 
 
+def test_two_jobs_of_one_name_in_one_line_are_refused(load_files: Any, errors: Errors) -> None:
+    job = "{name: a, command: echo, schedule: '@daily'}"
+    assert errors(load_files(f"jobs: [{job}, {job}]\n")) == [("cronstable.yaml", 1, "jobs[1].name")]
+
+
+def test_a_scope_of_the_cluster_needs_a_state_store(load_files: Any) -> None:
+    text = "jobs:\n" + JOB.format("a") + "    concurrencyScope: cluster\n    concurrencyPolicy: Forbid\n"
+    result = load_files(text)
+    assert result.config is None
+    assert "needs a `state` section; it is asked for by `a`" in format_findings(result.findings)
+    assert _config(load_files(text + "state: {path: /x}\n"))
+
+
 def test_keys_without_effect_yet_are_one_advisory_in_each_file(load_files: Any, advisories: Any) -> None:
     result = load_files(
         "jobs:\n"
