@@ -19,7 +19,7 @@ from cronstable.config.interpolate import Interpolator
 from cronstable.config.jobset import FileDefaults, JobSet, MergedJobs
 from cronstable.config.merge import Layer, deep_merge
 from cronstable.config.model import ClusterConfig, Config, Findings, LoadResult
-from cronstable.config.options import OptionsMaker
+from cronstable.config.options import OptionsMaker, digest
 from cronstable.config.schema import compose
 from cronstable.config.validate import Checked, Validator
 from cronstable.core.finding import Finding, KeyPath, Problem, Severity
@@ -183,7 +183,7 @@ class _Loading:
             bad = {path[1] for path in checked.bad_rest if path[:1] == ("defaults",)}
             merged = deep_merge(merged, {key: value for key, value in own.items() if key not in bad})
             layers = (Layer(source.document, ("defaults",)), *layers)
-        return FileDefaults(merged, layers)
+        return FileDefaults(merged, layers, digest(merged) if merged else b"")
 
     def _include(self, source: Source, i: int, target: str, chain: tuple[str, ...]) -> FileDefaults:
         path: KeyPath = ("include", i)
