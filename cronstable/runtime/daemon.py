@@ -10,7 +10,6 @@ import logging
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import anyio
 
@@ -252,7 +251,7 @@ class Daemon:
             cluster_error=error,
             reboot_pending=self.reboot.pending,
             reboot_ran=self.reboot.ran,
-            paused=MappingProxyType(dict(self.scheduler.pauses)),
+            paused=self.scheduler.pauses,
             ready=self._ready,
             stopping=self.launcher.stopping,
         )

@@ -92,7 +92,8 @@ class Launcher:
         self._history: dict[str, deque[RunRecord]] = {}
         self.decisions = decisions
         self.stopping = False
-        self.version = 0
+        self._live: Mapping[str, tuple[LiveRun, ...]] | None = None
+        self._rows: Mapping[str, tuple[RunRecord, ...]] | None = None
 
     def bind(self, tasks: TaskGroup) -> None:
         """Say which task group runs live in; once, before the first start."""
@@ -101,13 +102,17 @@ class Launcher:
     # -- what is known ------------------------------------------------------------------------------------------------
 
     def live(self) -> Mapping[str, tuple[LiveRun, ...]]:
-        """Spawned runs by job."""
-        found = {name: tuple(f.run for f in flights if f.run is not None) for name, flights in self._flights.items()}
-        return MappingProxyType({name: runs for name, runs in found.items() if runs})
+        """Spawned runs by job; the same object as long as nothing changed."""
+        if self._live is None:
+            found = {n: tuple(f.run for f in flights if f.run is not None) for n, flights in self._flights.items()}
+            self._live = MappingProxyType({name: runs for name, runs in found.items() if runs})
+        return self._live
 
     def history(self) -> Mapping[str, tuple[RunRecord, ...]]:
-        """Finished runs and skips by job, oldest first."""
-        return MappingProxyType({name: tuple(rows) for name, rows in self._history.items()})
+        """Finished runs and skips by job, oldest first; the same object as long as nothing changed."""
+        if self._rows is None:
+            self._rows = MappingProxyType({name: tuple(rows) for name, rows in self._history.items()})
+        return self._rows
 
     @property
     def busy(self) -> int:
@@ -142,13 +147,13 @@ class Launcher:
 
     def _remember(self, record: RunRecord) -> None:
         self._history.setdefault(record.key.job, deque(maxlen=HISTORY)).append(record)
-        self.version += 1
+        self._rows = None
 
     def forget(self, keep: Mapping[str, Job]) -> None:
         """Drop the history of jobs that are neither configured nor running."""
         for name in [n for n in self._history if n not in keep and n not in self._flights]:
             del self._history[name]
-        self.version += 1
+        self._rows = None
 
     # -- starting and ending ------------------------------------------------------------------------------------------
 
@@ -227,7 +232,7 @@ class Launcher:
 
     def _started(self, flight: Flight, live: LiveRun) -> None:
         flight.run = live
-        self.version += 1
+        self._live = None
         self._bus.emit(RunStarted(live))
 
     def _land(self, flight: Flight, record: RunRecord | None) -> None:
@@ -236,7 +241,7 @@ class Launcher:
         if not flights:
             del self._flights[flight.job.name]
         flight.over.set()
-        self.version += 1
+        self._live = None
         if record is not None:
             self._remember(record)
             self._bus.emit(RunFinished(record))
