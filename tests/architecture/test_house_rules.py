@@ -13,7 +13,7 @@ import pytest
 Sources = Mapping[Path, ast.Module]
 
 
-EXPECTATIONS = ("assert_", "check", "prove_", "expect", "wait")
+EXPECTATIONS = ("assert_", "check", "prove_", "expect", "wait", "until")
 """How helpers of other modules that fail by themselves are called; to wait is to fail at the deadline."""
 
 
