@@ -101,7 +101,7 @@ def parse_field(column: ColumnName, text: str) -> FieldValues:
     last: set[int] = set()
     nearest: set[int] = set()
     nth: set[tuple[int, int]] = set()
-    for item in lowered.split(","):
+    for item, written in zip(lowered.split(","), text.split(","), strict=True):
         if column == "day of month" and (found := _LAST_OFFSET.fullmatch(item)):
             last.add(_last_offset(item, found["offset"]))
         elif column == "day of month" and (found := _NEAREST.fullmatch(item)):
@@ -111,7 +111,7 @@ def parse_field(column: ColumnName, text: str) -> FieldValues:
         elif column == "day of week" and (found := _LAST_DAY.fullmatch(item)):
             nth.add((_value(column, found["day"]), 0))
         else:
-            plain.append(_safe_item(column, item, text))
+            plain.append(_safe_item(column, item, written, text))
     mask = _expand(column, ",".join(plain)) if plain else 0
     return FieldValues(mask, lowered.startswith("*"), tuple(sorted(last)), tuple(sorted(nearest)), tuple(sorted(nth)))
 
@@ -148,7 +148,7 @@ def _resolve_item(column: ColumnName, item: str, job_name: str) -> str:
     if found["low"] is not None:
         low, high = _value(column, found["low"]), _value(column, found["high"])
         if low > high:
-            raise FieldError(column, f"{item!r}: the range runs backwards", f"H({found['high']}-{found['low']})")
+            raise FieldError(column, f"{item!r}: the range runs backwards", f"write H({found['high']}-{found['low']})")
     size = high - low + 1
     drawn = int.from_bytes(hashlib.sha256(f"{column}\0{job_name}".encode("utf-8", "surrogatepass")).digest()[:8], "big")
     if found["step"] is None:
@@ -180,11 +180,11 @@ def _value(column: ColumnName, token: str) -> int:
     return mask.bit_length() - 1 + (FIRST_YEAR if column == "year" else 0)
 
 
-def _safe_item(column: ColumnName, item: str, whole: str) -> str:
+def _safe_item(column: ColumnName, item: str, written: str, whole: str) -> str:
     """The same item in a form that croniter reads as this dialect means it."""
     found = _PLAIN.fullmatch(item)
     if found is None:
-        raise _refusal(column, item, whole)
+        raise _refusal(column, item, written, whole)
     low_text, high_text, step_text = found["low"], found["high"], found["step"]
     if step_text is not None and int(step_text) == 0:
         raise FieldError(column, f"{item!r}: a step of zero never advances", "write a step of 1 or more")
@@ -193,11 +193,13 @@ def _safe_item(column: ColumnName, item: str, whole: str) -> str:
     low = _value(column, low_text)
     if high_text is None:
         if column == "day of week" and step_text is not None and low_text == "7":
-            raise FieldError(column, f"{item!r} could start at either end of the week", f"0/{step_text}, or 7 alone")
+            raise FieldError(
+                column, f"{item!r} could start at either end of the week", f"write 0/{step_text}, or 7 alone"
+            )
         return item
     high = _value(column, high_text)
     if column == "day of week" and low_text == "7" and high != 0:
-        raise FieldError(column, f"{item!r} runs backwards", f"0-{high}")
+        raise FieldError(column, f"{item!r} runs backwards", f"write 0-{high}")
     if column == "day of week" and high == 0 and (low > 0 or (low_text != "7" and high_text == "7")):
         return ",".join(str(day % 7) for day in range(low, 8, int(step_text or 1)))
     if low == high:
@@ -209,32 +211,32 @@ def _safe_item(column: ColumnName, item: str, whole: str) -> str:
 
 def _unwrapped(column: ColumnName, low: int, high: int) -> str:
     shape = _SHAPES[column]
-    return f"{low}-{shape.high},{shape.low}-{high} if it should wrap around, {high}-{low} if it was turned"
+    return f"write {low}-{shape.high},{shape.low}-{high} if it should wrap around, {high}-{low} if it was turned"
 
 
-def _refusal(column: ColumnName, item: str, whole: str) -> FieldError:
+def _refusal(column: ColumnName, item: str, written: str, whole: str) -> FieldError:
     """Say what is wrong with an item that no rule of the dialect covers."""
     if item == "":
         return FieldError(column, f"{whole!r} has an empty list item", "remove the extra comma")
     if re.fullmatch(r"r(?:\(.*\))?(?:/[0-9]+)?", item):
-        hint = f"H{item[1:]} is drawn from the job's name, the same everywhere"
-        return FieldError(column, f"{item.upper()!r}: a random value would differ between restarts and nodes", hint)
+        hint = f"write H{item[1:]}, which is drawn from the job's name, the same everywhere"
+        return FieldError(column, f"{written!r}: a random value would differ between restarts and nodes", hint)
     if column == "day of week":
         if found := _QUARTZ_LAST.fullmatch(item):
-            return FieldError(column, f"{item!r} is the Quartz spelling", f"L{found['day']}")
+            return FieldError(column, f"{written!r} is the Quartz spelling", f"write L{found['day']}")
         if item == "l":
-            return FieldError(column, f"{item.upper()!r} needs a weekday", "L5 is the last Friday, 6 is every Saturday")
+            return FieldError(column, f"{written!r} needs a weekday", "L5 is the last Friday, 6 is every Saturday")
         if item.endswith("w"):
-            return FieldError(column, f"{item!r} belongs in the day of month column", "1-5 is every weekday")
+            return FieldError(column, f"{written!r} belongs in the day of month column", "1-5 is every weekday")
     if column == "day of month" and re.fullmatch(r"w[0-9]{1,2}", item):
-        return FieldError(column, f"{item.upper()!r} is turned", f"{item[1:]}W")
+        return FieldError(column, f"{written!r} is turned", f"write {item[1:]}W")
     if column not in ("day of month", "day of week") and (item == "l" or item.endswith("w")):
-        return FieldError(column, f"{item.upper()!r} belongs in a day column")
+        return FieldError(column, f"{written!r} belongs in a day column")
     if "?" in item:
-        return FieldError(column, f"{item!r}: ? stands alone, in a day column", "*")
+        return FieldError(column, f"{written!r}: ? stands alone, in a day column", "write *")
     if item.startswith("-"):
-        return FieldError(column, f"{item!r}: numbers are not negative")
-    return FieldError(column, f"{item!r} is not a value, range, list or step", _allowed(column))
+        return FieldError(column, f"{written!r}: numbers are not negative")
+    return FieldError(column, f"{written!r} is not a value, range, list or step", _allowed(column))
 
 
 def _allowed(column: ColumnName) -> str:

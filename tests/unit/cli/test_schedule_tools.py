@@ -71,7 +71,7 @@ def test_next_shows_both_zones_and_marks_what_a_clock_change_moved() -> None:
     ("arguments", "reason"),
     [
         (("61 * * * *",), "minute: '61' is outside 0-59"),
-        (("0 0 * * 5L",), "(hint: L5)"),
+        (("0 0 * * 5L",), "(hint: write L5)"),
         (("* * * * *", "--tz", "Mars/Base"), "unknown timezone 'Mars/Base'"),
         (("* * * * *", "--tz", "../etc/passwd"), "unknown timezone"),
         (("* * * * *", "--from", "yesterday"), "'yesterday' is not a time"),

@@ -199,15 +199,15 @@ class TestMapForm:
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        ("0 0 * * 5L", "L5"),
-        ("0 0 * * friL", "Lfri"),
-        ("R * * * *", "H is drawn from the job's name, the same everywhere"),
-        ("0 0 W15 * *", "15W"),
-        ("10-5 * * * *", "10-59,0-5 if it should wrap around, 5-10 if it was turned"),
-        ("0 0 * * 7-3", "0-3"),
-        ("0 0 * * 7/2", "0/2, or 7 alone"),
+        ("0 0 * * 5L", "write L5"),
+        ("0 0 * * friL", "write Lfri"),
+        ("R * * * *", "write H, which is drawn from the job's name, the same everywhere"),
+        ("0 0 W15 * *", "write 15W"),
+        ("10-5 * * * *", "write 10-59,0-5 if it should wrap around, 5-10 if it was turned"),
+        ("0 0 * * 7-3", "write 0-3"),
+        ("0 0 * * 7/2", "write 0/2, or 7 alone"),
         ("@every 5m", "for an interval write a step: */5 * * * * is every five minutes"),
-        ("0 0 ? ? *", "*"),
+        ("0 0 ? ? *", "write *"),
     ],
 )
 def test_a_refusal_says_what_to_write_instead(line: str, hint: str) -> None:
