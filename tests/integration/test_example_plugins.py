@@ -23,9 +23,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory into which both examples were installed from their wheels."""
     target = tmp_path_factory.mktemp("site")
     for name in ("plugin-lease", "plugin-extras"):
+        options = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation"]
         done = subprocess.run(
-            [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
-            + ["--no-deps", "--no-build-isolation", "--target", str(target), str(REPO / "example" / name)],
+            [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(REPO / "example" / name)],
             capture_output=True,
             text=True,
             timeout=DEADLINE,
