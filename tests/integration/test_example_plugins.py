@@ -89,7 +89,7 @@ def test_the_keys_of_both_examples_are_accepted(environ: Mapping[str, str], tmp_
     )
     done = cronstable(environ, "--validate-config", "-c", str(config))
     assert done.returncode == 0, done.stderr
-    assert "jobs[1].name  this job has no team and others have" in done.stderr
+    assert "jobs[1].name  advisory: this job has no team and others have" in done.stderr
     assert "cronstable-extras" in done.stderr
 
 
