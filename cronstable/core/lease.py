@@ -338,32 +338,38 @@ def _same(one: LeaseRecord, other: LeaseRecord) -> bool:
 
 def _vacant(state: LeaseState, request: Request, answer: Vacant, now: Instant) -> LeaseState:
     raced = isinstance(request, Acquire)
+    opens = _vacancy_opens(state, answer, raced, now)
+    # While the last holder may still act, PreferLeader jobs leave the work to it, as they do beside a silent record.
+    held_over = opens > now.boot and not raced and state.grant is None
     return replace(
         state,
         grant=None,
         deadline=None,
-        holder=None,
+        holder=state.holder if held_over else None,
         expiry=None,
         fence=state.fence if answer.fence is None else max(answer.fence, state.fence or 0),
         standing=None,
         vacant=answer,
-        vacant_since=_vacancy_opens(state, answer, raced, now),
+        vacant_since=opens,
         next_at=now.boot + state.timing.poll,
         loss=Loss.VANISHED if state.grant is not None else None,
     )
 
 
 def _vacancy_opens(state: LeaseState, answer: Vacant, raced: bool, now: Instant) -> float:
-    """From when on a vacant lease may be taken: at once, unless it looks deleted rather than released.
+    """From when on a vacant lease may be taken: at once, unless it looks deleted or rolled back rather than released.
 
-    The holder of a deleted record may act on it for up to its ttl more (reference 13, row 37).
+    The holder of a record that vanished may act on it for up to its ttl more (reference 13, row 37). A release keeps
+    the fence, so a fence below the one last seen is no release of that record.
     """
     if state.vacant is not None and state.vacant_since is not None and not raced:
         return state.vacant_since
     opens = now.boot + max(RETRY_AT_LEAST, state.timing.poll) if raced else now.boot
-    if answer.fence is None and not state.expires_itself:
-        if state.standing is not None:
-            opens = now.boot + stored_ttl(state.standing.record, state.timing)
+    standing = state.standing
+    released = answer.fence is not None and (standing is None or answer.fence >= standing.record.fence)
+    if not released and not state.expires_itself:
+        if standing is not None:
+            opens = now.boot + stored_ttl(standing.record, state.timing)
         if state.doubt is not None:
             opens = max(opens, state.doubt + state.timing.ttl)
     return opens

@@ -97,7 +97,7 @@ class Teller:
                 flight = self.state.in_flight
                 assert flight is not None, "held needs a request in flight"
                 assert isinstance(flight.request, Acquire | Renew), "held answers acquire and renew"
-                known = flight.request.grant.fence if isinstance(flight.request, Renew) else fence
+                known = flight.request.grant.fence if isinstance(flight.request, Renew) and fence is None else fence
                 return Held(Grant(self.state.me, known or 0, options.get("nonce", flight.request.nonce), ttl))
             case _:
                 raise ValueError(f"unknown event {name}")
@@ -113,8 +113,8 @@ class Teller:
 
 def say(command: Command) -> str:
     match command:
-        case Acquire(_, ttl, nonce, over, by):
-            return f"acquire {nonce} ttl={ttl:g}{f' over {over.record.nonce}' if over else ''} by {by:.2f}"
+        case Acquire(me, ttl, nonce, over, by):
+            return f"acquire {nonce} as {me} ttl={ttl:g}{f' over {over.record.nonce}' if over else ''} by {by:.2f}"
         case Renew(grant, nonce, by):
             return f"renew {nonce} fence={grant.fence} tried={','.join(grant.tried) or '-'} by {by:.2f}"
         case Observe(by, cut):
