@@ -148,7 +148,12 @@ class JobSet:
         else:
             return None
         try:
-            return Schedule.parse(expression, job_name=name, zone=prepared.zone, day_match=day_match)
+            parsed = Schedule.parse(expression, job_name=name, zone=prepared.zone, day_match=day_match)
+            if parsed.never_fires or _looks_like_seconds(expression):
+                # The whole lint is for `explain`; these two are mistakes more often than not.
+                for remark in parsed.findings()[:1]:
+                    self._job_problem(document, i, Problem(("schedule",), remark, Severity.ADVISORY))
+            return parsed
         except ScheduleError as error:
             where: KeyPath = ("schedule",)
             if isinstance(schedule, dict) and error.field in schedule:
@@ -211,6 +216,11 @@ def _wrong_command(command: str | tuple[str, ...]) -> str | None:
 
 def _line(document: Document, i: int) -> int:
     return document.place(("jobs", i))[0]
+
+
+def _looks_like_seconds(expression: str) -> bool:
+    words = expression.split()
+    return len(words) == 6 and words[5] == "*"
 
 
 def _one_field_each(schedule: Mapping[str, Json]) -> Problem | None:

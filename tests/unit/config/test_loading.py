@@ -285,6 +285,18 @@ def test_a_scope_of_the_cluster_needs_a_state_store(load_files: Any) -> None:
     assert _config(load_files(text + "state: {path: /x}\n"))
 
 
+@pytest.mark.parametrize(
+    ("schedule", "says"), [("0 5 2 * * *", "six columns"), ("0 0 31 4 *", "never fires"), ("*/5 * * * *", "")]
+)
+def test_a_schedule_that_is_probably_a_mistake_is_an_advisory(
+    load_files: Any, advisories: Any, schedule: str, says: str
+) -> None:
+    result = load_files(f"jobs:\n  - name: a\n    command: echo\n    schedule: '{schedule}'\n")
+    assert _config(result)
+    found = advisories(result)
+    assert [(a.line, says in a.message) for a in found] == ([(4, True)] if says else [])
+
+
 def test_keys_without_effect_yet_are_one_advisory_in_each_file(load_files: Any, advisories: Any) -> None:
     result = load_files(
         "jobs:\n"
