@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -251,3 +252,51 @@ def test_a_full_disk_costs_the_renewal_and_leaves_no_litter(share: Any, fail_at:
     assert share.litter() == []
     node.disk.before = lambda n, name: None
     assert isinstance(node.renew(grant), Held)
+
+
+def test_another_nodes_write_is_noticed_even_when_a_third_one_has_the_lock_by_then(share: Any) -> None:
+    """The second descriptor is refused, as it should be, but by somebody else's lock: only the bytes tell."""
+    a, b, c = share.node("a"), share.node("b"), share.node("c")
+    grant = a.win()
+    strikes: list[int] = []
+
+    def strike(n: int, name: str) -> None:
+        if name == "write" and not strikes:
+            share.server.forget()
+            b.win(over=b.seen())
+            fd = c.disk.open(c.layout.lock, os.O_RDWR)
+            assert c.disk.lock(fd)
+            strikes.append(fd)
+
+    a.disk.before = strike
+    answer = a.renew(grant)
+    assert isinstance(answer, Seen)
+    assert answer.record.holder == b.me
+    assert share.litter() == []
+    c.disk.close(strikes[0])
+
+
+def test_a_lease_deleted_while_the_clocks_are_wrong_does_not_lower_the_fence_for_who_saw_it(share: Any) -> None:
+    a, b = share.node("a"), share.node("b")
+    first = a.win()
+    b.observe()
+    share.lease.unlink()
+    b.clock.wall -= 10 * 365 * 86400
+    assert b.win().fence > first.fence
+
+
+def test_nobody_waits_for_a_cancelled_renewal_and_so_it_writes_nothing(share: Any) -> None:
+    node = share.node("a")
+    grant = node.win()
+    before = share.lease.read_bytes()
+    late: list[Callable[[], Any]] = []
+
+    async def cancelled(call: Callable[[], Any], *, timeout: float, lane: str = "default") -> Any:
+        late.append(call)
+        raise GeneratorExit
+
+    node.host.threads.run = cancelled
+    with pytest.raises(GeneratorExit):
+        node.renew(grant)
+    late[0]()
+    assert share.lease.read_bytes() == before
