@@ -32,7 +32,7 @@ jobs:
   #       value: ${BACKUP_TARGET:-/var/backups}
 
 # Several replicas that elect one leader through a shared directory
-# (needs the plugin: pip install cronstable cronstable-fs):
+# (needs a plugin; with these lines "cronstable -v" says which one and how to install it):
 # cluster:
 #   backend: filesystem
 #   filesystem:
