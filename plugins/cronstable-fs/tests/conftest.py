@@ -124,7 +124,8 @@ class Disk:
         return self._call("write", lambda: self.real.write(fd, data))
 
     def fsync(self, fd: int) -> None:
-        self._call("fsync", lambda: self.real.fsync(fd))
+        # Counted and failed like any call, but nothing here outlives the power: a real sync would only cost time.
+        self._call("fsync", lambda: None)
 
     def close(self, fd: int) -> None:
         def call() -> None:
