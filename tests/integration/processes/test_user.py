@@ -189,8 +189,12 @@ class Sink:
     async def ready(self): pass
 
 async def main():
-    os.setgroups([]); os.setgid(1000); os.setuid(1000)
-    job = Job("j", "id -un", None, JobOptions(user="nobody", capture_stdout=True))
+    groups, uid = json.loads(sys.argv[1])
+    os.setgroups(groups)
+    if uid:
+        os.setgid(uid)
+        os.setuid(uid)
+    job = Job("j", "id -un; id -G", None, JobOptions(user="nobody", capture_stdout=True))
     environ = {"PATH": "/bin:/usr/bin"}
     tools = RunTools(PosixSpawner(), SystemClock(), ThreadLanes(), Sink(), logging.getLogger(), environ)
     record = await run_job(RunRequest(RunKey("r", "j", 60), job), tools)
@@ -200,11 +204,24 @@ anyio.run(main)
 """
 
 
+def as_daemon(groups: list[int], uid: int) -> tuple[str, int, str, str]:
+    """Outcome, exit code, reason and output of a job of ``nobody`` under a daemon with these groups and this user."""
+    arguments = [sys.executable, "-c", PROGRAM, json.dumps([groups, uid])]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
+    outcome, code, reason, stdout = json.loads(done.stdout)
+    return outcome, code, reason, stdout
+
+
+@as_root
+def test_the_groups_of_the_daemon_are_not_those_of_the_job() -> None:
+    outcome, _, _, stdout = as_daemon([4, 27, 54321], 0)
+    groups = " ".join(str(gid) for gid in os.getgrouplist("nobody", NOBODY.pw_gid))
+    assert (outcome, stdout.splitlines()) == ("success", ["nobody", groups])
+
+
 @as_root
 def test_without_privilege_nothing_runs_as_the_wrong_user(case: Callable[[str], dict[str, Any]]) -> None:
     wanted = case("exec-user-switch-without-privilege")
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
-    outcome, code, reason, stdout = json.loads(done.stdout)
-    assert wanted["input"]["daemon_uid"] == 1000
+    outcome, code, reason, stdout = as_daemon([], wanted["input"]["daemon_uid"])
     assert (outcome, code, stdout) == ("failure", LAUNCH_FAILED, "")
     assert "only root may switch, and the daemon runs as uid 1000" in reason
