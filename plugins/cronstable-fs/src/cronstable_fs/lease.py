@@ -134,8 +134,7 @@ class FilesystemLeaseStore:
         def look() -> Observation:
             data = disk.read_file(self._host.fs, self._layout.lease, record.MAX_BYTES)
             if data is None:
-                # No file is a vacancy only while its directory is there: an unmounted share is no vacancy.
-                self._host.fs.listdir(self._layout.leases)
+                self._insist_on_directories()
             return self._decode(data)
 
         return await self._unlocked("read", look)
@@ -300,6 +299,13 @@ class FilesystemLeaseStore:
         for directory in (self._layout.leases, self._layout.tmp, self._layout.reboot):
             self._host.fs.makedirs(directory, 0o700)
         self._seen_root = True
+
+    def _insist_on_directories(self) -> None:
+        """No file is a vacancy only where it could be: an unmounted share is none."""
+        try:
+            self._host.fs.listdir(self._layout.leases)
+        except FileNotFoundError:
+            self._restore_directories()
 
     def _restore_directories(self) -> None:
         """Put back what somebody removed, but never the root: that is gone when the share is not mounted.
