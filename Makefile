@@ -10,6 +10,7 @@ PLUGIN_DIRS := $(PLUGINS:/pyproject.toml=)
 SOURCES := $(wildcard plugins/*/src)
 TESTS := $(wildcard plugins/*/tests)
 PYTEST_ARGS ?=
+MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -48,7 +49,9 @@ format: $(READY) ## put the sources into shape
 pytest: $(READY) ## the tests alone; PYTEST_ARGS="tests/unit -x"
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test: lint pytest ## everything: lint, then all tests
+# Both halves run, whatever the first one says, and the last line is pytest's.
+test: $(READY) ## everything: lint, then all tests
+	@status=0; $(MAKE) lint || status=$$?; $(MAKE) pytest || status=$$?; exit $$status
 
 check: $(READY) ## the quick half: lint and the tests that need no server
 	$(MAKE) lint
