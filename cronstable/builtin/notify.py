@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cronstable.api import ConfigFragment, Json, JsonSchema, Problem, hookimpl
+from cronstable.api import ConfigFragment, JsonSchema, hookimpl
 
 _JOB_EVENTS: Final = ("onFailure", "onPermanentFailure", "onSuccess", "onLate")
-_THRESHOLDS: Final = ("maxTimeSinceSuccessSeconds", "lateAfterSeconds", "maxRuntimeSeconds")
 
 
 def _secret(about: str) -> JsonSchema:
@@ -113,19 +112,3 @@ def cronstable_config_fragments() -> Iterable[ConfigFragment]:
             **{f"notify.report.{name}": schema for name, schema in _REPORTERS.items()},
         },
     )
-
-
-@hookimpl
-def cronstable_check_config(config: Mapping[str, Json]) -> Iterable[Problem]:
-    """A reporter that can never fire is a mistake."""
-    jobs = config.get("jobs")
-    for i, job in enumerate(jobs if isinstance(jobs, list | tuple) else ()):
-        if not isinstance(job, Mapping) or not job.get("onLate"):
-            continue
-        sla = job.get("sla")
-        if not (isinstance(sla, Mapping) and any(sla.get(name) for name in _THRESHOLDS)):
-            yield Problem(
-                ("jobs", i, "onLate"),
-                "nothing can be late without a threshold, so this is never sent",
-                hint=f"add `sla` with one of {', '.join(_THRESHOLDS)}",
-            )

@@ -25,6 +25,9 @@ _TYPE_WORDS: Final = {
     "object": "a mapping",
     "null": "nothing",
 }
+UNKNOWN_KEY: Final = "unknown key"
+"""How the message about one begins."""
+
 _SECRET_KEY: Final = re.compile(r"pass|secret|token|credential|dsn|url|key$|value$", re.IGNORECASE)
 _LONGEST_QUOTE: Final = 60
 
@@ -139,7 +142,7 @@ def _additional(error: _Failure) -> Iterator[Problem]:
         meant = close_match(key, list(known))
         yield Problem(
             (*error.path, key),
-            f"unknown key `{key}`",
+            f"{UNKNOWN_KEY} `{key}`",
             allowed=() if meant or len(known) > 12 else tuple(known),
             hint=f"did you mean `{meant}`?" if meant else None,
         )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cronstable.config import cluster as clusters
 from cronstable.config import secrets
 from cronstable.config.crontab import Crontab
 from cronstable.config.document import Map
+from cronstable.config.explain import UNKNOWN_KEY
 from cronstable.config.files import Reader, Source, includes
 from cronstable.config.fill import fill_defaults
 from cronstable.config.interpolate import Interpolator
@@ -20,14 +21,14 @@ from cronstable.config.jobset import FileDefaults, JobSet, MergedJobs
 from cronstable.config.merge import Layer, deep_merge
 from cronstable.config.model import ClusterConfig, Config, Findings, LoadResult
 from cronstable.config.options import OptionsMaker, digest
-from cronstable.config.schema import compose
+from cronstable.config.schema import compose, dotted_path
 from cronstable.config.validate import Checked, Validator
 from cronstable.core.finding import Finding, KeyPath, Problem, Severity
 from cronstable.core.fingerprint import job_set_id
 from cronstable.core.job import Job, Json
 from cronstable.plugin.descriptors import ElectionBackend, Section
 from cronstable.plugin.errors import InvalidSettings
-from cronstable.plugin.manager import Plugins
+from cronstable.plugin.manager import KEY, Plugins
 
 _NOT_SECTIONS = frozenset({"jobs", "defaults", "include"})
 _SECTIONS_NOT_ACTED_ON_YET = ("state", "notify")
@@ -130,7 +131,9 @@ class _Loading:
             return self._done.setdefault(id(source), FileDefaults())
         verdict = self._cluster_keys(root)
         checked = self.validator.check(document, {"cluster": verdict.usable} if verdict is not None else {})
-        self._note_all(source, [*(verdict.problems if verdict is not None else ()), *checked.problems])
+        self._note_all(
+            source, [*(verdict.problems if verdict is not None else ()), *map(self._with_reason, checked.problems)]
+        )
         self._interpolate(source, checked)
         defaults = self._defaults(source, checked, above)
         inherited = self._done[id(source)] = FileDefaults() if root.get("jobs") else defaults
@@ -138,6 +141,13 @@ class _Loading:
         self._sections(source, checked, verdict)
         self._plugin_checks(source, checked, defaults)
         return inherited
+
+    def _with_reason(self, problem: Problem) -> Problem:
+        """An unknown key can be one of a plugin that is broken, disabled or not installed."""
+        if problem.hint is not None or not problem.message.startswith(UNKNOWN_KEY):
+            return problem
+        dotted = dotted_path(problem.path)
+        return replace(problem, hint=self.plugins.why_missing(KEY, dotted))
 
     def _cluster_keys(self, root: Map) -> clusters.ClusterCheck | None:
         """Which backend is chosen and which keys of the section are not for the schema to judge."""

@@ -52,14 +52,7 @@ class Composed:
 
     def owner(self, path: KeyPath) -> str:
         """Whose schema speaks of ``path``: the owner of its longest known part."""
-        steps: list[str] = []
-        for part in path:
-            if isinstance(part, str):
-                steps.append(part)
-            elif steps:
-                steps[-1] += "[]"
-        if steps and steps[0] == "defaults":
-            steps[0] = JOB
+        steps = dotted_path(path).split(".")
         for end in range(len(steps), 0, -1):
             found = self.owners.get(".".join(steps[:end]))
             if found is not None:
@@ -102,6 +95,19 @@ def compose(plugins: Plugins) -> Composed:
         "additionalProperties": False,
     }
     return Composed(root, owners, tuple(conflicts))
+
+
+def dotted_path(path: KeyPath) -> str:
+    """A place in a document as the path that a fragment owns: ``jobs[].name``; ``defaults`` are keys of a job."""
+    steps: list[str] = []
+    for part in path:
+        if isinstance(part, str):
+            steps.append(part)
+        elif steps:
+            steps[-1] += "[]"
+    if steps and steps[0] == "defaults":
+        steps[0] = JOB
+    return ".".join(steps)
 
 
 def compose_schema(plugins: Plugins) -> dict[str, Json]:

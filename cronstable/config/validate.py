@@ -64,8 +64,7 @@ class Validator:
         for i, (key, value) in enumerate(root.items()):
             if key == "jobs" and isinstance(value, Seq):
                 rest[key] = []
-                self._jobs(value, walk, checked)
-                walk.special = False
+                self._jobs(value, Walk(document.positions), checked)
                 continue
             child = self.rule.props.get(key)
             if child is not None:

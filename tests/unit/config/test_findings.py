@@ -14,7 +14,7 @@ from cronstable.config import LoadResult, compose_schema, format_findings, load
 from cronstable.config.schema import compose
 from cronstable.core.finding import Finding, KeyPath, Severity
 from cronstable.plugin.descriptors import ConfigFragment
-from cronstable.plugin.manager import PluginInfo, Plugins, Provided
+from cronstable.plugin.manager import PluginHealth, PluginInfo, Plugins, Provided
 
 JOB = "  - name: {0}\n    command: echo\n    schedule: '* * * * *'\n"
 Errors = Callable[[LoadResult], list[tuple[str, int, str]]]
@@ -183,6 +183,17 @@ def test_a_key_of_a_plugin_is_reported_under_its_name(tmp_path: Path, builtins: 
     (tmp_path / "c.yaml").write_text("jobs:\n" + JOB.format("a") + "    team: Blue\n")
     result = load(str(tmp_path / "c.yaml"), plugins=plugins, environ={}, hostname="h")
     assert [(f.line, f.owner) for f in result.findings] == [(5, "acme-team")]
+
+
+def test_an_unknown_key_may_come_from_a_plugin_that_is_broken(tmp_path: Path, builtins: Plugins) -> None:
+    broken = PluginHealth(PluginInfo("team", "acme-team", "1.0", "acme_team", builtin=False), ok=False, error="it fell")
+    plugins = replace(builtins, health=(broken,))
+    (tmp_path / "c.yaml").write_text("jobs:\n" + JOB.format("a") + "    teamwork: Blue\n")
+    result = load(str(tmp_path / "c.yaml"), plugins=plugins, environ={}, hostname="h")
+    text = format_findings(result.findings)
+    assert "unknown key `teamwork`" in text
+    assert "acme-team 1.0" in text
+    assert "it fell" in text
 
 
 def _fragment(distribution: str, schemas: dict[str, Any]) -> Provided[ConfigFragment]:

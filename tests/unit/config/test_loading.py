@@ -236,6 +236,11 @@ def test_variables_are_expanded_where_they_may_be(load_files: Any) -> None:
     assert _config(result).logging == {"version": 1, "root": {"level": "${LEVEL}"}}
 
 
+def test_variables_of_the_defaults_are_expanded_when_nothing_else_has_any(load_files: Any) -> None:
+    text = "defaults:\n  workingDirectory: ${DIR}\njobs:\n" + JOB.format("a")
+    assert _jobs(load_files(text, environ={"DIR": "/d"}))["a"].options.working_directory == "/d"
+
+
 def test_an_unset_variable_is_named_with_its_place(load_files: Any, errors: Errors) -> None:
     result = load_files("jobs:\n" + JOB.format("a") + "    environment:\n      - {key: A, value: '${NOPE}'}\n")
     assert errors(result) == [("cronstable.yaml", 6, "jobs[0].environment[0].value")]
