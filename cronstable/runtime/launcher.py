@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,6 +35,18 @@ and return the record when it is over."""
 
 SILENT_SKIPS = frozenset({Reason.NOT_LEADER, Reason.NOT_OWNER})
 """What every follower decides all the time: in the decision ring, but no row of history and no log line."""
+
+
+class RunListener(Protocol):
+    """Somebody whose business begins when a run does, or ends: retries, reports, check-ins. Called on the loop."""
+
+    def started(self, job: Job, run: LiveRun) -> None:
+        """The process was spawned. Must neither wait nor raise."""
+        ...
+
+    def finished(self, job: Job, record: RunRecord) -> None:
+        """The record is final; ``job`` is the definition that ran, which a reload may have replaced. As above."""
+        ...
 
 
 class Denied(Exception):
@@ -91,6 +104,7 @@ class Launcher:
         self._flights: dict[str, list[Flight]] = {}
         self._history: dict[str, deque[RunRecord]] = {}
         self.decisions = decisions
+        self.listeners: tuple[RunListener, ...] = ()
         self.stopping = False
         self._live: Mapping[str, tuple[LiveRun, ...]] | None = None
         self._rows: Mapping[str, tuple[RunRecord, ...]] | None = None
@@ -234,6 +248,8 @@ class Launcher:
         flight.run = live
         self._live = None
         self._bus.emit(RunStarted(live))
+        for listener in self.listeners:
+            listener.started(flight.job, live)
 
     def _land(self, flight: Flight, record: RunRecord | None) -> None:
         flights = self._flights[flight.job.name]
@@ -245,6 +261,8 @@ class Launcher:
         if record is not None:
             self._remember(record)
             self._bus.emit(RunFinished(record))
+            for listener in self.listeners:
+                listener.finished(flight.job, record)
 
 
 def _forbidden(detail: str) -> Decision:
