@@ -91,6 +91,17 @@ def test_every_reason_is_explained_once() -> None:
     assert sorted(explained) == sorted(reason.value for reason in Reason)
 
 
+def test_the_messages_that_the_failure_table_quotes_are_those_of_the_code() -> None:
+    section = page("operator-guide.md").partition("## When something fails")[2].partition("\n## ")[0]
+    quoted = [text for row in table_rows(section) for text in re.findall(r"`([^`]* [^`]*)`", row[1])]
+    assert len(quoted) > 10
+    files = [*(REPO / "cronstable").rglob("*.py"), *(REPO / "plugins").glob("*/src/**/*.py")]
+    code = re.sub(r"%s|\{[^{}]*\}", "filesystem", "\n".join(file.read_text(encoding="utf-8") for file in files))
+    # Parts that come from somewhere else (a path, the system's own words, a reason) are between these marks.
+    parts = [part for text in quoted for part in re.split(r": |\.\.\.|PATH|No space left|quorate: false", text)]
+    assert [part for part in parts if part.strip() and part.strip() not in code] == []
+
+
 def test_every_hook_is_documented_with_its_exact_signature() -> None:
     text = page("plugin-author-guide.md")
     hooks = {name: value for name, value in vars(hookspecs).items() if name.startswith("cronstable_")}
