@@ -4,13 +4,12 @@ from cronstable.config.loader import load
 from cronstable.config.model import ClusterConfig, Config, LoadResult
 from cronstable.config.report import format_findings
 from cronstable.config.schema import compose_schema
-from cronstable.config.starter import StarterExists, write_starter
+from cronstable.config.starter import write_starter
 
 __all__ = [
     "ClusterConfig",
     "Config",
     "LoadResult",
-    "StarterExists",
     "compose_schema",
     "format_findings",
     "load",

@@ -45,24 +45,13 @@ jobs:
 """
 
 
-class StarterExists(Exception):
-    """There is a file already, and it stays as it is. ``path``: which."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path} exists; it was left as it is")
-        self.path = path
-
-
 def write_starter(directory: str) -> str:
     """Write a commented starter into ``directory``, which is made if needed. Returns the path of the file.
 
-    Raises ``StarterExists`` rather than overwrite anything, and ``OSError``.
+    Raises ``FileExistsError`` rather than overwrite anything, and any other ``OSError``.
     """
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, FILE_NAME)
-    try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(_STARTER)
-    except FileExistsError as error:
-        raise StarterExists(path) from error
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(_STARTER)
     return path
