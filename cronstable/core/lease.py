@@ -236,7 +236,7 @@ def _answered(state: LeaseState, observation: Observation | None, now: Instant) 
         case Unreadable(detail):
             return _unreadable(state, detail, now)
         case Seen(record):
-            after, notes = _seen(_contact(state, now), request, record, now)
+            after, notes = _seen(_contact(state, now), flight, record, now)
         case Vacant():
             after, notes = _vacant(_contact(state, now), request, observation, now), ()
         case _:
@@ -296,7 +296,8 @@ def _held(state: LeaseState, flight: InFlight, grant: Grant, late: bool, now: In
     return after, tuple(notes)
 
 
-def _seen(state: LeaseState, request: Request, record: LeaseRecord, now: Instant) -> Result:
+def _seen(state: LeaseState, flight: InFlight, record: LeaseRecord, now: Instant) -> Result:
+    request = flight.request
     ours = record.holder.token == state.me.token
     if state.grant is not None and isinstance(request, Renew):
         tried = _with_tried(state.grant, request.nonce)
@@ -306,29 +307,33 @@ def _seen(state: LeaseState, request: Request, record: LeaseRecord, now: Instant
         state = replace(state, grant=None, deadline=None, loss=Loss.CLONED if ours else Loss.TAKEN)
     shown = replace(state, holder=record.holder, fence=max(record.fence, state.fence or 0), expiry=record.expires_at)
     if ours:
-        return _own_token(shown, request, record, now)
+        return _own_token(shown, flight, record, now)
     if isinstance(request, Acquire) and request.over is not None and _same(request.over.record, record):
         return _again(shown), (Note("round", Level.WARNING, "the store refused a takeover of an unchanged record"),)
-    return _watching(shown, record, isinstance(request, Acquire), now), ()
+    return _watching(shown, flight, record, now), ()
 
 
-def _own_token(state: LeaseState, request: Request, record: LeaseRecord, now: Instant) -> Result:
+def _own_token(state: LeaseState, flight: InFlight, record: LeaseRecord, now: Instant) -> Result:
     """Our token in a record that we do not hold knowingly: a lost acquisition of ours, or a clone of this process."""
+    request = flight.request
     tried = (*state.unsettled, request.nonce) if isinstance(request, Acquire) else state.unsettled
     if record.nonce in tried:
         grant = Grant(record.holder, record.fence, record.nonce, record.ttl, record.expires_at)
         adopted = replace(state, grant=grant, deadline=None, standing=None, vacant=None, next_at=now.boot)
         return adopted, (Note("adopt", Level.INFO, "an acquisition without an answer had landed: renewing it"),)
     note = Note("clone", Level.ERROR, f"{Loss.CLONED}: taking a new token")
-    return replace(_watching(state, record, isinstance(request, Acquire), now), rekey=True), (note,)
+    return replace(_watching(state, flight, record, now), rekey=True), (note,)
 
 
-def _watching(state: LeaseState, record: LeaseRecord, raced: bool, now: Instant) -> LeaseState:
+def _watching(state: LeaseState, flight: InFlight, record: LeaseRecord, now: Instant) -> LeaseState:
     standing = state.standing
     if standing is None or not _same(standing.record, record):
         standing = Standing(record, now.boot)
+    raced = isinstance(flight.request, Acquire)
+    # A watch that answered after a while is asked again at once; one that answers in no time must not make us spin.
+    waited = state.timing.watch > 0 and now.boot - flight.sent >= state.timing.poll
     pause = max(RETRY_AT_LEAST, state.timing.poll) if raced else state.timing.poll
-    next_at = now.boot if state.timing.watch > 0 and not raced else now.boot + pause
+    next_at = now.boot if waited and not raced else now.boot + pause
     return replace(state, standing=standing, vacant=None, doubt=None, next_at=next_at)
 
 

@@ -29,6 +29,7 @@ from cronstable.core.lease_values import (
     Lost,
     Note,
     Observe,
+    Phase,
     Quorum,
     Ready,
     Release,
@@ -142,7 +143,9 @@ class LeaseBackend:
     # -- the task -----------------------------------------------------------------------------------------------------
 
     async def run(self, host: Host, *, task_status: Started) -> None:
-        """Elect until cancelled; then release, shielded and within a deadline."""
+        """Elect until cancelled; then release, shielded and within a deadline. Once: a term ends with its process."""
+        if self._state.phase is not Phase.RUNNING:
+            raise RuntimeError("a LeaseBackend runs once: build a new one")
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch_deadlines)

@@ -304,6 +304,28 @@ def test_a_long_poll_is_cut_when_a_takeover_is_due() -> None:
     story(told)
 
 
+def test_a_watch_that_never_waits_does_not_make_the_driver_spin() -> None:
+    async def told() -> None:
+        lease = MemoryLease()
+        lease.write(LeaseRecord(STRANGER, 1, "x", 60.0))
+        timing = replace(LeaseTiming.for_ttl(TTL), watch=5.0)
+        async with rig(lease=lease, timing=timing) as made:
+            await anyio.sleep(30)
+            assert made.faults.count("observe") <= 30 / timing.poll + 2
+
+    story(told)
+
+
+def test_a_driver_runs_once() -> None:
+    async def told() -> None:
+        async with rig() as made:
+            await made.stop()
+            with pytest.raises(RuntimeError, match="runs once"):
+                await made.backend.run(made.host, task_status=Status(anyio.Event()))
+
+    story(told)
+
+
 # -- @reboot marks ----------------------------------------------------------------------------------------------------
 
 
