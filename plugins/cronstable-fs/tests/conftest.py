@@ -179,7 +179,8 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         coroutine.send(None)
     except StopIteration as end:
-        return end.value
+        result: T = end.value
+        return result
     coroutine.close()
     raise AssertionError("it waits for something")
 

@@ -22,8 +22,8 @@ from cronstable.testing.host import FakeHost
 class Running:
     """An election under way on virtual time."""
 
-    def __init__(self, root: Path, name: str, **settings: Any) -> None:
-        self.host = FakeHost(VirtualClock.of_loop(), name, fs=SystemFiles())
+    def __init__(self, root: Path, name: str, skew: float = 0.0, **settings: Any) -> None:
+        self.host = FakeHost(VirtualClock.of_loop(wall=1_800_000_000.0 + skew), name, fs=SystemFiles())
         self.settings = parse({"path": str(root), "ttl": 15, **settings})
         self.election = make(self.host.context("filesystem", self.settings), self.host)
         self.scope = anyio.CancelScope()
@@ -127,6 +127,23 @@ def test_two_nodes_never_lead_at_one_instant_while_one_hangs_now_and_then(tmp_pa
                 await clock.sleep(7)
                 node.host.threads.hang.clear()
                 await clock.sleep(9)
+
+    virtually(story)
+
+
+@pytest.mark.parametrize("skew", [-3600.0, -60.0, 60.0, 3600.0])
+def test_a_challenger_with_a_wrong_clock_takes_over_the_dead_only(tmp_path: Path, skew: float) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a") as (a,):
+            b = Running(tmp_path, "b", skew)
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(b.run)
+                await always(lambda: a.leads and not b.leads, during=120, what="the living leader's lead")
+                a.host.threads.hang.add("cronstable-fs")
+                await until(lambda: b.leads or not a.leads, within=15, what="the end of the dead one's lead")
+                assert not b.leads
+                await until(lambda: b.leads, within=2 * 15 + 5 + 1, what="the takeover")
+                b.scope.cancel()
 
     virtually(story)
 

@@ -1,10 +1,10 @@
-"""The contract that every lease store passes, over a real directory, real threads and real clocks."""
+"""The contracts of a lease store over a real directory: with real threads and clocks, and elections in virtual time."""
 
 from __future__ import annotations
 
 import errno
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from cronstable.api import Holder, LeaseRecord, LeaseStore
 from cronstable.runtime.files import SystemFiles
 from cronstable.runtime.system import SystemClock, SystemIds
 from cronstable.runtime.threads import ThreadLanes
+from cronstable.testing.election_contract import ElectionContract, LeaseWorld
 from cronstable.testing.host import FakeHost
 from cronstable.testing.lease_contract import LeaseStoreContract
 
@@ -69,3 +70,20 @@ class TestFilesystemLease(LeaseStoreContract):
     @pytest.fixture
     def door(self, tmp_path: Path) -> Door:
         return Door(tmp_path)
+
+
+class TestFilesystemElection(ElectionContract):
+    @pytest.fixture
+    def make_world(self, tmp_path: Path) -> Callable[[], LeaseWorld]:
+        numbers: Iterator[int] = iter(range(1_000))
+
+        def world() -> LeaseWorld:
+            layout = Layout.of(str(tmp_path / str(next(numbers))), "default", "contract")
+
+            def store(host: FakeHost) -> LeaseStore:
+                own = FakeHost(host.clock, host.name, fs=SystemFiles())
+                return FilesystemLeaseStore(own, layout, "contract", ttl=15.0, op_timeout=2.0)
+
+            return LeaseWorld(store)
+
+        return world

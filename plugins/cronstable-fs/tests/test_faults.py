@@ -132,7 +132,8 @@ def test_locks_forgotten_by_the_server_at_any_call_never_make_two_holders(
     double = []
     for step in range(1, MOST_CALLS):
         case = Case(make_share(), operation)
-        start, won = len(case.a.disk.calls), []
+        start = len(case.a.disk.calls)
+        won: list[Grant] = []
 
         def strike(n: int, name: str, case: Case = case, at: int = start + step, won: list[Grant] = won) -> None:
             if n != at:
@@ -209,7 +210,7 @@ def test_who_was_overwritten_inside_its_own_section_learns_it_from_the_read_back
 def test_a_lock_lost_before_the_write_is_simply_taken_again(share: Any) -> None:
     node = share.node("a")
     grant = node.win()
-    forgotten = []
+    forgotten: list[int] = []
 
     def strike(n: int, name: str) -> None:
         if name == "write" and not forgotten:
@@ -224,7 +225,7 @@ def test_a_lock_lost_before_the_write_is_simply_taken_again(share: Any) -> None:
 def test_a_lock_file_that_was_replaced_is_noticed(share: Any) -> None:
     a = share.node("a")
     grant = a.win()
-    replaced = []
+    replaced: list[int] = []
 
     def strike(n: int, name: str) -> None:
         if name == "write" and not replaced:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ class Gluster:
 
     async def usable(self) -> None:
         for mount in self.mounts:
-            await until(lambda mount=mount: self._works(mount), within=30, every=0.05, what=f"the mount {mount}")
+            await until(partial(self._works, mount), within=30, every=0.05, what=f"the mount {mount}")
 
     def stop_client(self, number: int) -> None:
         """From now on every call on that mount hangs."""
@@ -173,13 +174,17 @@ def places(volume: Gluster, request: pytest.FixtureRequest) -> list[Path]:
     return [mount / request.node.name[:60] for mount in volume.mounts]
 
 
+def real_host(name: str, fs: SystemFiles) -> Any:
+    host: Any = FakeHost(SystemClock(), name, fs=fs)
+    host.threads, host.ids = ThreadLanes(), SystemIds()
+    return host
+
+
 class Host:
     """One host's process: a store on its own mount."""
 
     def __init__(self, place: Path, name: str, *, op_timeout: float = 30.0, fs: SystemFiles | None = None) -> None:
-        host: Any = FakeHost(SystemClock(), name, fs=fs or SystemFiles())
-        host.threads, host.ids = ThreadLanes(), SystemIds()
-        self.host = host
+        self.host = host = real_host(name, fs or SystemFiles())
         self.me = Holder(name, host.ids.token())
         self.layout = Layout.of(str(place), "default", "e")
         self.store = FilesystemLeaseStore(host, self.layout, "e", ttl=15.0, op_timeout=op_timeout)
@@ -350,8 +355,7 @@ class Running:
     """A whole election on one host."""
 
     def __init__(self, place: Path, name: str) -> None:
-        self.host: Any = FakeHost(SystemClock(), name, fs=SystemFiles())
-        self.host.threads, self.host.ids = ThreadLanes(), SystemIds()
+        self.host = real_host(name, SystemFiles())
         settings = parse({"path": str(place), "ttl": 3})
         self.election = make(self.host.context("filesystem", settings), self.host)
         self.scope = anyio.CancelScope()

@@ -18,7 +18,7 @@ def test_only_the_path_is_needed() -> None:
 
 
 def test_every_key_is_taken_over() -> None:
-    section = {"path": "/s", "electionName": "e", "ttl": 3, "deploymentId": "d", "topology": "shared"}
+    section: Any = {"path": "/s", "electionName": "e", "ttl": 3, "deploymentId": "d", "topology": "shared"}
     assert parse(section) == FilesystemSettings("/s", "e", 3.0, "d", Topology.SHARED)
 
 
