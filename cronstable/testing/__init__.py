@@ -10,7 +10,8 @@ A lease backend's whole test module (install ``cronstable[testing]``)::
         def door(self, tmp_path):
             return MyDoor(tmp_path)    # five methods: store, record, delete, garble, outage
 
-    # and, for what the host makes of it in virtual time, see cronstable.testing.election_contract
+    # the host's driver over it, in virtual time: cronstable.testing.election_contract
+    # @reboot marks, where the store keeps them: cronstable.testing.marks_contract
 
 ``clock``: ``VirtualClock``, ``run_virtual``, ``until``, ``always``. ``host``: ``FakeHost`` with every seam.
 ``memory``: the linearisable reference store. ``faults``: ``FaultyStore`` and its plans. ``planted``: broken stores

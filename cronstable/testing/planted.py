@@ -276,3 +276,41 @@ def _planted() -> Mapping[str, type[MemoryLeaseStore]]:
 
 PLANTED_BUGS: Final[Mapping[str, type[MemoryLeaseStore]]] = _planted()
 """Every broken store of this module by name; each docstring says what is wrong with it."""
+
+
+class MarksEverythingAgain(MemoryLeaseStore):
+    """A mark that is there is reported as made."""
+
+    async def mark_reboot(self, grant: Grant, job_set_id: str, job: str, *, nonce: str) -> bool:
+        await super().mark_reboot(grant, job_set_id, job, nonce=nonce)
+        return True
+
+
+class MarksWithoutScope(MemoryLeaseStore):
+    """The job-set id is ignored."""
+
+    async def reboot_marks(self, job_set_id: str) -> frozenset[str]:
+        await super().reboot_marks(job_set_id)
+        return frozenset(job for _, job in self.lease.marks)
+
+
+class MarksAfterItsTerm(MemoryLeaseStore):
+    """A leader that was replaced can still mark."""
+
+    async def mark_reboot(self, grant: Grant, job_set_id: str, job: str, *, nonce: str) -> bool:
+        await super().mark_reboot(grant, job_set_id, job, nonce=nonce)
+        return self.lease.marks.setdefault((job_set_id, job), nonce) == nonce
+
+
+class MarksByPresence(MemoryLeaseStore):
+    """A mark of one's own whose answer was lost is taken for somebody else's."""
+
+    async def mark_reboot(self, grant: Grant, job_set_id: str, job: str, *, nonce: str) -> bool:
+        there = (job_set_id, job) in self.lease.marks
+        return await super().mark_reboot(grant, job_set_id, job, nonce=nonce) and not there
+
+
+PLANTED_MARK_BUGS: Final[Mapping[str, type[MemoryLeaseStore]]] = MappingProxyType(
+    {kind.__name__: kind for kind in (MarksEverythingAgain, MarksWithoutScope, MarksAfterItsTerm, MarksByPresence)}
+)
+"""The same for ``RebootMarksContract``."""

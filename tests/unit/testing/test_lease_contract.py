@@ -6,10 +6,17 @@ import pytest
 
 from cronstable.testing.kit import excused, tampered
 from cronstable.testing.lease_contract import LeaseStoreContract
+from cronstable.testing.marks_contract import RebootMarksContract
 from cronstable.testing.memory import MemoryDoor
 
 
 class TestMemoryLease(LeaseStoreContract):
+    @pytest.fixture
+    def door(self) -> MemoryDoor:
+        return MemoryDoor()
+
+
+class TestMemoryMarks(RebootMarksContract):
     @pytest.fixture
     def door(self) -> MemoryDoor:
         return MemoryDoor()
