@@ -1,7 +1,7 @@
 """Three cronstable daemons elect a leader; you take the leader away and watch another one take over.
 
 Run it with ``make demo``. On a terminal single keys act; without one ``DEMO_SCRIPT`` says what to do, for example
-``DEMO_SCRIPT="wait 5; kill; wait 10; quit"``.
+``DEMO_SCRIPT="wait 5; kill; wait 10; quit"``. ``DEMO_PORT`` is the first of three ports (8080), 0 for any.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from fleet import LEADER_JOB, TTL, DemoError, Fleet, Node
+from fleet import FIRST_PORT, LEADER_JOB, TTL, DemoError, Fleet, Node
 
+LAST_FIRST_PORT = 65533
+"""So that two more fit behind it."""
 TURN = 0.2
 """Seconds between two looks at the nodes."""
 CONDITION_DEADLINE = 60.0
@@ -307,7 +309,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGHUP, interrupt)
     screen = Screen()
-    fleet = Fleet([sys.executable, "-m", "cronstable"])
+    port = os.environ.get("DEMO_PORT", str(FIRST_PORT))
+    if not port.isascii() or not port.isdigit() or int(port) > LAST_FIRST_PORT:
+        print(f"demo: DEMO_PORT={port!r} is not a port from 0 to {LAST_FIRST_PORT}", file=sys.stderr)
+        return 1
+    fleet = Fleet([sys.executable, "-m", "cronstable"], int(port))
     try:
         screen.say("starting three daemons ...")
         fleet.start_all()
@@ -325,6 +331,9 @@ def main() -> int:
         screen.say("interrupted")
         return 130
     finally:
+        # Closing has a deadline of its own; an impatient second Ctrl-C must not leave daemons behind.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         fleet.close(keep=keep)
         screen.say(f"all daemons ended{'' if keep else ', directory removed'}: {fleet.directory}")
     return 0

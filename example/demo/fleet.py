@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("node-a", "node-b", "node-c")
-PREFERRED_PORTS = (8080, 8081, 8082)
+FIRST_PORT = 8080
 TTL = 5
 LEADER_JOB = "leader-every-second"
 START_DEADLINE = 60.0
@@ -105,7 +105,7 @@ class Node:
 class Fleet:
     """The three nodes and the temporary directory they live in."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], first_port: int = FIRST_PORT) -> None:
         self._command = command
         self.directory = Path(tempfile.mkdtemp(prefix="cronstable-demo-"))
         self.runs = self.directory / "runs.log"
@@ -115,7 +115,7 @@ class Fleet:
         (self.directory / "jobs.yaml").write_text(_JOBS.format(runs=self.runs), encoding="utf-8")
         self.nodes = [
             Node(name, port, self.directory / f"{name}.yaml", self.directory / f"{name}.log")
-            for name, port in zip(NAMES, free_ports(), strict=True)
+            for name, port in zip(NAMES, free_ports(first_port), strict=True)
         ]
         for node in self.nodes:
             text = _NODE.format(name=node.name, shared=shared, ttl=TTL, port=node.port)
@@ -179,11 +179,11 @@ class Fleet:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def free_ports() -> list[int]:
-    """A port for each node: 8080 to 8082 where they are free, others where not."""
+def free_ports(first: int) -> list[int]:
+    """A port for each node: ``first`` and those after it where they are free, others where not; 0: any."""
     sockets: list[socket.socket] = []
     try:
-        for port in PREFERRED_PORTS:
+        for port in range(first, first + len(NAMES)) if first else (0,) * len(NAMES):
             sock = socket.socket()
             sockets.append(sock)
             # As a server does it: a port that only a closed connection still remembers counts as free.

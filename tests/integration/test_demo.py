@@ -29,9 +29,9 @@ RUN = re.compile(r"(node-[abc])  run   leader +leader-every-second")
 
 
 def environ(**more: str) -> dict[str, str]:
-    """Ours without what would change the demo."""
+    """Ours without what would change the demo, and any free ports: tests may run side by side."""
     kept = {key: value for key, value in os.environ.items() if key not in ("DEMO_SCRIPT", "NO_COLOR")}
-    return {**kept, **more}
+    return {**kept, "DEMO_PORT": "0", **more}
 
 
 def scripted(script: str) -> subprocess.CompletedProcess[str]:
@@ -103,6 +103,12 @@ def test_a_script_with_an_unknown_word_says_what_is_known() -> None:
     assert done.returncode == 1
     assert "there is no command 'dance'" in done.stderr
     assert_nothing_is_left(done.stdout)
+
+
+def test_a_first_port_that_is_none_is_refused() -> None:
+    done = subprocess.run(DEMO, env=environ(DEMO_PORT="http"), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "demo: DEMO_PORT='http' is not a port from 0 to 65533\n"
 
 
 @contextmanager
