@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from cronstable.config.document import Map, Seq, parse
 from cronstable.config.rules import Rule, Walk, convert
@@ -86,6 +87,23 @@ def test_text_that_a_schema_can_tell_apart_is_part_of_the_shape(schema: dict[str
         return Walk(document.positions).mapping(document.root, Rule(root, root, True))
 
     assert shape("a") != shape("b")
+
+
+def test_jsonschema_is_asked_once_for_all_jobs_of_a_shape(builtins: Plugins, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = Validator(compose(builtins))
+    asked: list[object] = []
+    real = Draft202012Validator.iter_errors
+
+    def counted(self: Any, instance: object, *rest: Any) -> Any:
+        if isinstance(instance, Map):
+            asked.append(instance.get("name"))
+        return real(self, instance, *rest)
+
+    monkeypatch.setattr(Draft202012Validator, "iter_errors", counted)
+    lines = [f"  - {{name: job-{i}, command: 'run {i}', schedule: '{i % 60} * * * *'}}" for i in range(500)]
+    checked = fresh.check(parse("f", ("jobs:\n" + "\n".join(lines)).encode()), {})
+    assert checked.problems == []
+    assert asked == ["job-0"]
 
 
 def test_plain_text_is_left_out_of_the_shape(validator: Validator) -> None:
