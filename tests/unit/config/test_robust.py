@@ -39,7 +39,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(document=st.dictionaries(_KEYS, _TREES, max_size=5))
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_any_tree_of_known_keys_gives_a_configuration_or_findings(
     plugins: Plugins, directory: Path, document: dict[str, Any]
 ) -> None:
@@ -49,7 +49,7 @@ def test_any_tree_of_known_keys_gives_a_configuration_or_findings(
 
 
 @given(text=st.text(alphabet=" \n\t:-&*!#{}[]\"'|>%@`$,?ab0\x00\x85\u2028é~<", max_size=60))
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_any_text_gives_a_configuration_or_findings(plugins: Plugins, directory: Path, text: str) -> None:
     for name in ("text.yaml", "crontab"):
         path = directory / name
