@@ -156,7 +156,7 @@ def test_locks_that_are_fiction_are_refused_with_the_documented_text(tmp_path: P
     async def story() -> None:
         host = FakeHost(VirtualClock.of_loop(), "a", fs=NoLocks())
         election = make(host.context("filesystem", parse({"path": str(tmp_path)})), host)
-        with pytest.raises(PluginError) as refusal:
+        with pytest.raises(PluginError) as refusal, anyio.fail_after(60):
             await election.run(host, task_status=anyio.TASK_STATUS_IGNORED)
         assert str(refusal.value) == (
             f"cluster.backend filesystem: refusing to elect over {tmp_path}: "

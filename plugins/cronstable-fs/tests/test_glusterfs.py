@@ -430,7 +430,10 @@ async def test_a_mount_without_lock_support_is_refused(volume: Gluster, tmp_path
     try:
         await lockless.start()
         node = Running(lockless.mounts[0] / "share", "a")
-        with pytest.raises(PluginError, match=r"refusing to elect over .*: it does not lock files"):
+        with (
+            pytest.raises(PluginError, match=r"refusing to elect over .*: it does not lock"),
+            anyio.fail_after(60),
+        ):
             await node.run()
         assert not node.election.view().quorate
     finally:
