@@ -183,6 +183,14 @@ def test_two_entry_points_to_one_module_are_refused_by_name(install: Install) ->
     assert "already loaded as acme-redis:first" in error(plugins, "second")
 
 
+def test_a_plugin_that_failed_validation_does_not_stay_registered(install: Install) -> None:
+    install("acme-bad", HEADER + "@hookimpl\ndef cronstable_services(settings): ...", name="first")
+    install("acme-again", "VALUE = 1", name="second", target="acme_bad")
+    plugins = load()
+    assert "already loaded" not in error(plugins, "second")
+    assert "cronstable_services" in error(plugins, "second")
+
+
 @pytest.mark.parametrize("between", [(), ("acme-middle",)], ids=["adjacent", "apart"])
 def test_two_third_parties_of_one_backend_are_both_refused(install: Install, between: tuple[str, ...]) -> None:
     install("acme-a", backend("redis"), version="1.0")
