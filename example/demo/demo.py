@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 
 from fleet import FIRST_PORT, LEADER_JOB, TTL, DemoError, Fleet, Node
@@ -60,7 +60,7 @@ class Screen:
 
     def event(self, text: str) -> None:
         """Something that a reader should not miss."""
-        self.say(f"{datetime.now():%H:%M:%S}  *** {text}", "1;33")
+        self.say(f"{datetime.now(UTC):%H:%M:%S}  *** {text}", "1;33")
 
 
 class Demo:
@@ -91,7 +91,7 @@ class Demo:
             say(f"  {node.name}  {node.url}/cluster  {node.url}/jobs")
             say(f"          config {node.config}   log {node.log}")
         say(f"  the jobs are in {self._fleet.directory}/jobs.yaml, the lease is below {self._fleet.directory}/shared")
-        say(f"  one line a run: when it was due, on which node it ran, why that node (lease ttl {TTL} s)")
+        say(f"  one line a run: when it was due (UTC), on which node it ran, why that node; the lease ttl is {TTL} s")
         say(HELP)
 
     def look(self) -> None:

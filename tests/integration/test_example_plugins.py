@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -110,3 +112,48 @@ def test_the_example_command_runs(environ: Mapping[str, str], tmp_path: Path) ->
     file.write_text("jobs: [{name: a, team: billing}, {name: b, team: billing}, {name: c}]\n", encoding="utf-8")
     done = cronstable(environ, "teams", str(file))
     assert (done.returncode, done.stdout) == (0, "billing: 2\nnobody: 1\n")
+
+
+def test_the_example_service_runs_in_a_daemon(environ: Mapping[str, str], tmp_path: Path) -> None:
+    alive, config, log = tmp_path / "alive", tmp_path / "cronstable.yaml", tmp_path / "log"
+    config.write_text(f"heartbeat: {{file: {alive}, interval: 0.1}}\n", encoding="utf-8")
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", "cronstable", "-c", str(config)]
+        daemon = subprocess.Popen(command, env=environ, stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + DEADLINE
+        while not alive.exists():
+            assert daemon.poll() is None, log.read_text(encoding="utf-8")
+            assert time.monotonic() < deadline, log.read_text(encoding="utf-8")
+            select.select([], [], [], 0.05)
+    finally:
+        daemon.terminate()
+        assert daemon.wait(timeout=DEADLINE) == 0
+
+
+def test_the_example_notifier_appends_a_line(environ: Mapping[str, str], tmp_path: Path) -> None:
+    script = """
+import sys
+from cronstable.api import LeaderChange
+from cronstable.testing.clock import VirtualClock, run_virtual
+from cronstable.testing.host import FakeHost
+from cronstable_extras.journal import make
+
+notifier = make({"file": sys.argv[1]}, FakeHost(VirtualClock()))
+run_virtual(lambda: notifier.send(LeaderChange("node-a", True, "node-a", 0.0)))
+"""
+    journal = tmp_path / "journal"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(journal)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(journal.read_text(encoding="utf-8")) == {
+        "event": "leader_change",
+        "node": "node-a",
+        "leads": True,
+    }
