@@ -8,7 +8,9 @@ from cronstable_fs.layout import Layout, decode_name, encode_name
 from hypothesis import given
 from hypothesis import strategies as st
 
-NAMES = st.text(max_size=120) | st.sampled_from(["", ".", "..", "A", "a", "a/b", "x" * 181, "é" * 100])
+NAMES = st.text(max_size=120) | st.sampled_from(
+    ["", ".", "..", "A", "a", "a/b", "x" * 181, "é" * 100, "\ud800", "\udc80"]
+)
 
 
 @given(NAMES, NAMES)

@@ -20,7 +20,7 @@ def encode_name(name: str) -> str:
     Injective also where a file system folds case. An encoded name has no dot; a name that grew too long is cut and
     ends in a dot and its digest, so the two forms cannot meet.
     """
-    raw = name.encode("utf-8", "surrogateescape")
+    raw = name.encode("utf-8", "surrogatepass")
     text = "".join(chr(b) if b in _KEPT else f"%{b:02X}" for b in raw)
     if len(text) <= _LONGEST:
         return text
@@ -29,7 +29,7 @@ def encode_name(name: str) -> str:
 
 def decode_name(encoded: str) -> str | None:
     """The text that ``encode_name`` was given; None when it was cut, or when this is no encoded name."""
-    name = unquote(encoded, errors="surrogateescape")
+    name = unquote(encoded, errors="surrogatepass")
     return name if encode_name(name) == encoded else None
 
 
