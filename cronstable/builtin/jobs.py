@@ -86,7 +86,10 @@ _BASICS: Final[JsonSchema] = {
         "description": "Variables of the process, on top of the daemon's own and of env_file.",
         "items": {
             "type": "object",
-            "properties": {"key": {"type": "string"}, "value": {"type": "string"}},
+            "properties": {
+                "key": {"type": "string", "pattern": "^[^=\\u0000]+$", "description": "Not empty, and without `=`."},
+                "value": {"type": "string"},
+            },
             "required": ["key", "value"],
             "additionalProperties": False,
         },
@@ -123,7 +126,7 @@ _OUTPUT: Final[JsonSchema] = {
 }
 
 _RUNS: Final[JsonSchema] = {
-    "concurrencyPolicy": _choice("When a run is due while one still lives.", "Allow", "Forbid", "Replace"),
+    "concurrencyPolicy": _choice("When a run is due while one still lives.", "Allow", "Forbid", "Replace", "Queue"),
     "concurrencyScope": _choice("Whose runs count for concurrencyPolicy.", "node", "cluster"),
     "clusterPolicy": _choice("Who runs the job once nodes elect.", "Leader", "PreferLeader", "EveryNode"),
     "executionTimeout": {

@@ -117,7 +117,7 @@ def _shape_hint(error: _Failure, types: list[str]) -> str | None:
     if types != ["array"] or not isinstance(items, Mapping):
         return None
     if items.get("type") == "object" and isinstance(error.instance, dict):
-        keys = list(items.get("properties", {}))
+        keys = list(items.get("required") or items.get("properties", {}))
         if keys == ["key", "value"] and error.instance:
             first = next(iter(error.instance))
             return f"write a list of pairs: `- key: {first}` and below it `value: ...`"

@@ -167,10 +167,10 @@ class OptionsMaker:
                     hint="set concurrencyPolicy to Forbid or Replace",
                 )
             )
-        if any("\0" in value for _, value in options.environment):
-            problems.append(
-                Problem(("environment",), "a value has a NUL character in it, which no process can be given")
-            )
+        for i, (name, value) in enumerate(options.environment):
+            # Names were checked before their variables were expanded.
+            if not name or "=" in name or "\0" in name or "\0" in value:
+                problems.append(Problem(("environment", i), "no process can be given this name or this value"))
         return problems
 
     def _secrets(self, key: str, value: Json) -> list[Problem]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from cronstable.config.rules import Rule
 from cronstable.core.finding import KeyPath, Problem
 from cronstable.core.job import Json
 
-SOURCES = ("value", "fromFile", "fromEnvVar")
+SOURCES: Final = ("value", "fromFile", "fromEnvVar")
 """In the order in which they count (reference 1)."""
+
+_LONGEST: Final = 1 << 20
 
 
 def secrets(value: Json, rule: Rule, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Mapping[str, Json]]]:
@@ -60,10 +63,12 @@ def check(path: KeyPath, source: Mapping[str, Json], environ: Mapping[str, str])
 def _check_file(where: KeyPath, name: str) -> Problem | None:
     try:
         with open(name, "rb") as file:
-            text = file.read().decode("utf-8-sig")
+            text = file.read(_LONGEST + 1).decode("utf-8-sig")
     except UnicodeDecodeError:
         return Problem(where, f"the secret in {name} is not UTF-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
         return Problem(where, f"the secret in {name} cannot be read: {reason}")
+    if len(text) > _LONGEST:
+        return Problem(where, f"the secret in {name} is longer than {_LONGEST} bytes")
     return None if text.strip() else Problem(where, f"the secret in {name} is empty")

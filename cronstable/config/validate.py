@@ -41,13 +41,12 @@ class Validator:
         self.composed = composed
         self.schema = schema = composed.schema
         job_schema = schema["properties"]["jobs"]["items"]
-        rest = {**schema, "properties": {**schema["properties"], "jobs": {"type": "array"}}}
         self.rule = Rule(schema, schema, True)
         jobs = self.rule.props["jobs"].items
         assert jobs is not None
         self.job_rule = jobs
         self._job = Draft202012Validator(job_schema)
-        self._rest = Draft202012Validator(rest)
+        self._rest = Draft202012Validator(schema)
         self._good: set[Shape] = set()
 
     def check(self, document: Document, instead: Mapping[str, Mapping[str, Json]]) -> Checked:

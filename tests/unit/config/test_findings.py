@@ -87,6 +87,10 @@ def test_ten_mistakes_in_three_files_are_ten_findings(load_files: Any, errors: E
         ("capturestdout: true", "did you mean `captureStdout`?"),
         ("environment: {LANG: C}", "write a list of pairs: `- key: LANG`"),
         ("environment: [{key: A}]", "`value` is missing"),
+        ("environment: [{key: '', value: x}]", "must not be empty"),
+        ("environment: [{key: A=B, value: x}]", "without `=`"),
+        ("environment: [{key: '${E:-}', value: x}]", "no process can be given this name"),
+        ('environment: [{key: A, value: "x\\0"}]', "no process can be given this name or this value"),
         ("failsWhen: {always: true}", "`producesStdout` is missing"),
         ("monitorResources: {interval: 0.01}", "must be at least 0.1"),
         ("statsd: {prefix: 'a:b', host: h, port: 1}", "Without `:` and `|`."),
@@ -134,6 +138,11 @@ def test_a_job_may_not_have_its_identity_from_the_defaults(load_files: Any, erro
         ("cronstable.yaml", 2, "defaults.schedule"),
         ("cronstable.yaml", 3, "defaults.name"),
     ]
+
+
+def test_jobs_as_a_mapping_are_told_the_right_shape(load_files: Any) -> None:
+    text = format_findings(load_files("jobs:\n  backup: {command: echo}\n").findings)
+    assert "write a list of mappings, each with `name`, `command`, `schedule`" in text
 
 
 def test_a_job_that_is_not_a_mapping_is_one_finding(load_files: Any, errors: Errors) -> None:
