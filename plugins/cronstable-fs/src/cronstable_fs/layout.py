@@ -6,7 +6,7 @@ import hashlib
 import os.path
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 _KEPT: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
 _LONGEST: Final = 180
@@ -29,7 +29,10 @@ def encode_name(name: str) -> str:
 
 def decode_name(encoded: str) -> str | None:
     """The text that ``encode_name`` was given; None when it was cut, or when this is no encoded name."""
-    name = unquote(encoded, errors="surrogatepass")
+    try:
+        name = unquote_to_bytes(encoded).decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return None
     return name if encode_name(name) == encoded else None
 
 
