@@ -69,7 +69,7 @@ def _serve(path: str, level: str, form: str, log: logging.Logger, output: Consol
         plugins=plugins,
         make_election=_Maker(plugins).election,
         make_service=_Maker(plugins).service,
-        make_execute=make_execute(output, spawner, os.environ),
+        make_execute=make_execute(output, spawner, dict(os.environ)),
         load=load,
         hostname=socket.gethostname(),
         log=log,

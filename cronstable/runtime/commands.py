@@ -75,6 +75,8 @@ class Commands:
             job, _MANUAL, scheduled_at=None, trigger=Trigger.MANUAL, recheck=self._recheck_manual
         )
         if isinstance(started, Decision):
+            if started.reason is Reason.QUEUE_FULL:
+                return Refused("the job is running, and one run of it waits already")
             return Refused("the job is already running and its concurrencyPolicy is Forbid")
         return Done(started)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from cronstable.core.clock import Clock, Seconds
 from cronstable.core.occurrence import occurrence_env
@@ -61,8 +62,8 @@ def make_execute(
             request: RunRequest, on_started: Callable[[LiveRun], None], permit: Callable[[], None]
         ) -> Awaitable[RunRecord]:
             catchup = request.key.trigger is Trigger.CATCHUP
-            variables = occurrence_env(request.key, node, DEPLOYMENT, catchup)
-            complete = RunRequest(request.key, request.job, request.cancellation, variables)
+            own = occurrence_env(request.key, node, DEPLOYMENT, catchup, first_run_id=request.first_run_id)
+            complete = replace(request, variables={**request.variables, **own})
             return run_job(complete, tools, on_started=on_started, permit=permit)
 
         return execute

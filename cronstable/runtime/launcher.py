@@ -16,7 +16,7 @@ from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict
 from cronstable.core.events import Decided, RunFinished, RunStarted
 from cronstable.core.job import Job
-from cronstable.core.overlap import Replace, Skip, decide_overlap
+from cronstable.core.overlap import Enqueue, Full, Replace, Skip, decide_overlap
 from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
 from cronstable.plugin.protocols import Ids
 from cronstable.runtime.bus import EventBus
@@ -49,6 +49,18 @@ class RunListener(Protocol):
         ...
 
 
+class Admission(Protocol):
+    """Whoever must know of every run from the moment it is let in, spawned or not: the retries. Called on the loop."""
+
+    def admitted(self, job: Job, key: RunKey) -> None:
+        """A run was let in. Must neither wait nor raise."""
+        ...
+
+    def denied(self, job: Job, key: RunKey, decision: Decision) -> None:
+        """A run that was let in was stopped before its spawn. As above."""
+        ...
+
+
 class Denied(Exception):
     """The permit to spawn was not given."""
 
@@ -59,14 +71,19 @@ class Denied(Exception):
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A run from the decision to start it until its record is final; it counts for overlap all that time."""
+    """A run from the decision to start it until its record is final; it counts for overlap all that time.
+
+    ``ahead``: runs that have to be over first; they are waited for when it is ``queued``, else they are ended.
+    """
 
     job: Job
     key: RunKey
     cancellation: Cancellation
     at: float
     run: LiveRun | None = None
-    victims: tuple[Flight, ...] = ()
+    ahead: tuple[Flight, ...] = ()
+    queued: bool = False
+    first_run_id: str | None = None
     over: anyio.Event = field(default_factory=anyio.Event)
 
     def as_live(self) -> LiveRun:
@@ -105,6 +122,7 @@ class Launcher:
         self._history: dict[str, deque[RunRecord]] = {}
         self.decisions = decisions
         self.listeners: tuple[RunListener, ...] = ()
+        self.admission: Admission | None = None
         self.stopping = False
         self._live: Mapping[str, tuple[LiveRun, ...]] | None = None
         self._rows: Mapping[str, tuple[RunRecord, ...]] | None = None
@@ -157,9 +175,10 @@ class Launcher:
             detail = ", ".join(f"{k}={v}" for k, v in decision.evidence.items())
             self._log.info("job %s: skipped (%s)%s", job.name, decision.reason, f": {detail}" if detail else "")
             key = RunKey("", job.name, scheduled_at)
-            self._remember(RunRecord(key, Outcome.SKIPPED, None, None, now, None, skip_reason=decision.reason.value))
+            self.remember(RunRecord(key, Outcome.SKIPPED, None, None, now, None, skip_reason=decision.reason.value))
 
-    def _remember(self, record: RunRecord) -> None:
+    def remember(self, record: RunRecord) -> None:
+        """Add a row to the history of its job; runs that end here get theirs by themselves."""
         self._history.setdefault(record.key.job, deque(maxlen=HISTORY)).append(record)
         self._rows = None
 
@@ -180,23 +199,31 @@ class Launcher:
         trigger: Trigger,
         recheck: Recheck,
         attempt: int = 0,
+        first_run_id: str | None = None,
     ) -> str | Decision:
         """Start a run of ``job``; its run id, or the decision that forbade it (then recorded).
 
         ``recheck`` is asked again after the last wait, right before the process is spawned; anything but RUN then
-        ends the matter as a skip.
+        ends the matter as a skip. ``first_run_id``: for a retry, the run id of its attempt 0.
         """
         assert self._tasks is not None, "bind() comes first"
         flights = self._flights.get(job.name, [])
-        verdict = decide_overlap(job.options.concurrency_policy, [f.as_live() for f in flights])
-        if isinstance(verdict, Skip):
-            refused = _forbidden(verdict.reason)
+        waiting = next((f.as_live() for f in flights if f.queued), None)
+        verdict = decide_overlap(job.options.concurrency_policy, [f.as_live() for f in flights], waiting=waiting)
+        if isinstance(verdict, Skip | Full):
+            refused = _forbidden(verdict.reason) if isinstance(verdict, Skip) else _full(verdict)
             self.record(job, scheduled_at, refused)
             return refused
-        victims = tuple(flights) if isinstance(verdict, Replace) else ()
+        queued = isinstance(verdict, Enqueue)
+        ahead = tuple(flights) if isinstance(verdict, Replace) or queued else ()
         key = RunKey(self._ids.token(8), job.name, scheduled_at, attempt, trigger)
-        flight = Flight(job, key, Cancellation(), self._clock.now().wall, victims=victims)
+        at = self._clock.now().wall
+        flight = Flight(job, key, Cancellation(), at, ahead=ahead, queued=queued, first_run_id=first_run_id)
         self._flights.setdefault(job.name, []).append(flight)
+        if self.admission is not None:
+            self.admission.admitted(job, key)
+        if isinstance(verdict, Enqueue):
+            self.record(job, scheduled_at, _queued(verdict), run_id=key.run_id)
         self._tasks.start_soon(self._fly, flight, decision, recheck)
         return key.run_id
 
@@ -216,6 +243,7 @@ class Launcher:
     async def _fly(self, flight: Flight, decision: Decision, recheck: Recheck) -> None:
         job, key = flight.job, flight.key
         record: RunRecord | None = None
+        refusal: Decision | None = None
 
         def permit() -> None:
             final = recheck()
@@ -225,15 +253,25 @@ class Launcher:
 
         self._hub.open(key.run_id)
         try:
-            if flight.victims and not await self._evict(flight.victims, job):
+            if flight.queued:
+                await self._queue(flight)
+            elif flight.ahead and not await self._evict(flight.ahead, job):
                 raise Denied(_forbidden("the run to be replaced did not end in time"))
-            request = RunRequest(key, job, flight.cancellation)
+            request = RunRequest(key, job, flight.cancellation, first_run_id=flight.first_run_id)
             record = await self._execute(request, lambda live: self._started(flight, live), permit)
         except Denied as denied:
             self.record(job, key.scheduled_at, denied.decision)
+            refusal = denied.decision
         finally:
             self._hub.close(key.run_id)
-            self._land(flight, record)
+            self._land(flight, record, refusal)
+
+    async def _queue(self, flight: Flight) -> None:
+        """Until the runs ahead are over, or this one is not wanted any more."""
+        with flight.cancellation.scope():
+            for other in flight.ahead:
+                await other.over.wait()
+        flight.queued = False
 
     async def _evict(self, victims: Sequence[Flight], job: Job) -> bool:
         for victim in victims:
@@ -251,7 +289,7 @@ class Launcher:
         for listener in self.listeners:
             listener.started(flight.job, live)
 
-    def _land(self, flight: Flight, record: RunRecord | None) -> None:
+    def _land(self, flight: Flight, record: RunRecord | None, refusal: Decision | None) -> None:
         flights = self._flights[flight.job.name]
         flights.remove(flight)
         if not flights:
@@ -259,11 +297,30 @@ class Launcher:
         flight.over.set()
         self._live = None
         if record is not None:
-            self._remember(record)
+            self._say(record)
+            self.remember(record)
             self._bus.emit(RunFinished(record))
             for listener in self.listeners:
                 listener.finished(flight.job, record)
+        elif refusal is not None and self.admission is not None:
+            self.admission.denied(flight.job, flight.key, refusal)
+
+    def _say(self, record: RunRecord) -> None:
+        """One line per run: what came out of it, and why when it failed."""
+        name, run = record.key.job, record.key.run_id
+        if record.outcome is Outcome.FAILURE:
+            self._log.warning("job %s: failed: %s (run %s)", name, record.fail_reason, run)
+        else:
+            self._log.info("job %s: %s in %.3f s (run %s)", name, record.outcome, record.duration or 0.0, run)
 
 
 def _forbidden(detail: str) -> Decision:
     return Decision(Verdict.SKIP, Reason.CONCURRENCY_FORBID, MappingProxyType({"detail": detail}))
+
+
+def _queued(verdict: Enqueue) -> Decision:
+    return Decision(Verdict.DEFER, Reason.QUEUED, MappingProxyType({"behind": verdict.behind.key.run_id}))
+
+
+def _full(verdict: Full) -> Decision:
+    return Decision(Verdict.SKIP, Reason.QUEUE_FULL, MappingProxyType({"waiting": verdict.waiting.key.run_id}))

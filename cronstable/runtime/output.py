@@ -15,16 +15,17 @@ FINISHED_RUNS = 256
 
 
 class _Buffer:
-    __slots__ = ("done", "lines", "wake")
+    __slots__ = ("done", "lines", "waiting")
 
     def __init__(self) -> None:
         self.lines: deque[Line] = deque(maxlen=LINES_PER_RUN)
         self.done = False
-        self.wake = anyio.Event()
+        self.waiting: list[anyio.Event] = []
 
     def notify(self) -> None:
-        self.wake.set()
-        self.wake = anyio.Event()
+        waiting, self.waiting = self.waiting, []
+        for event in waiting:
+            event.set()
 
 
 class OutputHub:
@@ -41,7 +42,7 @@ class OutputHub:
     def extend(self, run_id: str, batch: LineBatch) -> None:
         """Lines came out of a run that was opened."""
         buffer = self._buffers[run_id]
-        buffer.lines.extend(batch.lines())
+        buffer.lines.extend(batch.lines(LINES_PER_RUN))
         buffer.notify()
 
     def close(self, run_id: str) -> None:
@@ -63,12 +64,14 @@ class OutputHub:
         buffer = self._buffers.get(run_id)
         last = after
         while buffer is not None:
-            wake = buffer.wake
+            seen = len(buffer.lines), buffer.lines[-1].number if buffer.lines else 0
             for line in tuple(buffer.lines):
                 if line.number > last:
                     last = line.number
                     yield line
             if buffer.done and (not buffer.lines or buffer.lines[-1].number <= last):
                 return
-            if wake is buffer.wake:
-                await wake.wait()
+            if seen == (len(buffer.lines), buffer.lines[-1].number if buffer.lines else 0):
+                event = anyio.Event()
+                buffer.waiting.append(event)
+                await event.wait()

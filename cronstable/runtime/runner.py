@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -41,26 +42,34 @@ class Cancellation:
     """A wish to end one run, made at any time: before the spawn, during the run, or too late."""
 
     def __init__(self) -> None:
-        self._requested = anyio.Event()
+        self._requested = False
+        self._scope: anyio.CancelScope | None = None
         self._hurried = anyio.Event()
         self.reason = ""
 
     @property
     def requested(self) -> bool:
         """Whether the run is to end."""
-        return self._requested.is_set()
+        return self._requested
 
     def request(self, reason: str, *, hurry: bool = False) -> None:
         """End the run; the first reason stands. ``hurry``: do not grant it all of its killTimeout."""
-        if not self._requested.is_set():
+        if not self._requested:
             self.reason = reason
-            self._requested.set()
+            self._requested = True
+            if self._scope is not None:
+                self._scope.cancel()
         if hurry:
             self._hurried.set()
 
-    async def wait(self) -> None:
-        """Return once the run is to end."""
-        await self._requested.wait()
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is awaited inside is cut short by the request, at once if it was made before; used by one task."""
+        with anyio.CancelScope() as self._scope:
+            if self._requested:
+                self._scope.cancel()
+            yield
+        self._scope = None
 
     async def hurried(self) -> None:
         """Return once it is to end in a hurry."""
@@ -69,12 +78,16 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What to run. ``variables``: the ``CRONSTABLE_*`` of this run (``core.occurrence.occurrence_env``)."""
+    """What to run. ``variables``: those of this run alone, above all others (``core.occurrence.occurrence_env``).
+
+    ``first_run_id``: for a retry, the run id of its attempt 0.
+    """
 
     key: RunKey
     job: Job
     cancellation: Cancellation = field(default_factory=Cancellation)
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    first_run_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,36 +181,37 @@ class _Run:
             return self._launch_failed(SpawnFailed(f"the command did not start within {START_TIMEOUT:g} s"))
         on_started(LiveRun(self._request.key, process.pid, started.wall))
         self._renice(process)
+        if not self._captures:
+            end, code = await self._until_over(process)
+            return self._judge(end, code)
         async with anyio.create_task_group() as tasks:
             self._pumping = len(self._captures)
             for stream in self._captures:
                 tasks.start_soon(self._pump, process, stream)
-            if not self._captures:
-                self._drained.set()
-            end = await self._await_end(process)
-            if end is not _End.EXIT:
-                await self._end_group(process)
-            code = await process.wait()
-            self._ended = self._tools.clock.now()
+            end, code = await self._until_over(process)
             await self._finish_output(process)
         return self._judge(end, code)
 
+    async def _until_over(self, process: Process) -> tuple[_End, int | None]:
+        """Wait for the command, ending it when it has to end; why the wait was over, and the exit code."""
+        end = await self._await_end(process)
+        if end is not _End.EXIT:
+            await self._end_group(process)
+        code = await process.wait()
+        self._ended = self._tools.clock.now()
+        return end, code
+
     async def _await_end(self, process: Process) -> _End:
-        ends: list[_End] = []
+        # One cancel scope and no task of its own: this is what every run waits in, hundreds at a time.
         limit = self._job.options.execution_timeout
-
-        async with anyio.create_task_group() as tasks:
-
-            async def race(end: _End, wait: Callable[[], Awaitable[object]]) -> None:
-                await wait()
-                ends.append(end)
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(race, _End.CANCELLED, self._request.cancellation.wait)
-            if limit is not None:
-                tasks.start_soon(race, _End.TIMEOUT, lambda: self._sleep_through(limit))
-            await race(_End.EXIT, process.wait)
-        return _End.EXIT if _End.EXIT in ends else ends[0]
+        end = _End.CANCELLED
+        with self._request.cancellation.scope():
+            if limit is None:
+                await process.wait()
+                end = _End.EXIT
+            else:
+                end = _End.EXIT if await self._within(limit, process.wait) else _End.TIMEOUT
+        return end
 
     async def _sleep_through(self, seconds: Seconds) -> None:
         """Until ``seconds`` have passed on the boot clock, which also counts suspend."""
