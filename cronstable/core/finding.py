@@ -33,7 +33,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem with its place. ``line`` and ``column`` count from 1; 0 when there is none (a file that cannot be read).
+    """A problem with its place. ``line`` and ``column`` count from 1; 0 when there is none.
 
     ``owner``: whose schema or check said so, such as ``cronstable`` or ``cronstable-fs``.
     """
