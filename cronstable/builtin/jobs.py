@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from cronstable.api import ConfigFragment, JsonSchema, hookimpl
+from cronstable.api import ClusterPolicy, ConcurrencyPolicy, ConfigFragment, JsonSchema, hookimpl
 
 _ID: Final = "https://cronstable.dev/schema/jobs"
 
@@ -126,9 +126,9 @@ _OUTPUT: Final[JsonSchema] = {
 }
 
 _RUNS: Final[JsonSchema] = {
-    "concurrencyPolicy": _choice("When a run is due while one still lives.", "Allow", "Forbid", "Replace", "Queue"),
+    "concurrencyPolicy": _choice("When a run is due while one still lives.", *map(str, ConcurrencyPolicy)),
     "concurrencyScope": _choice("Whose runs count for concurrencyPolicy.", "node", "cluster"),
-    "clusterPolicy": _choice("Who runs the job once nodes elect.", "Leader", "PreferLeader", "EveryNode"),
+    "clusterPolicy": _choice("Who runs the job once nodes elect.", *map(str, ClusterPolicy)),
     "executionTimeout": {
         "type": ["number", "null"],
         "exclusiveMinimum": 0,
