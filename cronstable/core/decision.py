@@ -40,6 +40,8 @@ class Reason(StrEnum):
     DEADLINE_PASSED = "deadline-passed"
     GATE_ERROR = "gate-error"
     CONCURRENCY_FORBID = "concurrency-forbid"
+    QUEUED = "queued"
+    QUEUE_FULL = "queue-full"
     PAUSED = "paused"
     DISABLED = "disabled"
     STOPPING = "stopping"

@@ -28,6 +28,7 @@ class ConcurrencyPolicy(StrEnum):
     ALLOW = "Allow"
     FORBID = "Forbid"
     REPLACE = "Replace"
+    QUEUE = "Queue"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,25 @@ class Replace:
     victims: tuple[LiveRun, ...]
 
 
-Overlap: TypeAlias = Start | Skip | Replace
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """Start once whatever lives is over."""
+
+    behind: LiveRun
 
 
-def decide_overlap(policy: ConcurrencyPolicy, live: Sequence[LiveRun]) -> Overlap:
-    """Decide for one job, given all its ``live`` runs in the order they started.
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Do not start: one run waits already, and no more than one may."""
+
+    waiting: LiveRun
+
+
+Overlap: TypeAlias = Start | Skip | Replace | Enqueue | Full
+
+
+def decide_overlap(policy: ConcurrencyPolicy, live: Sequence[LiveRun], *, waiting: LiveRun | None = None) -> Overlap:
+    """Decide for one job, given all its ``live`` runs in the order they started, the ``waiting`` one included.
 
     The caller serialises this per job with the registration of the new run; else two starts at one instant both pass
     (reference 13, row 52).
@@ -47,5 +61,7 @@ def decide_overlap(policy: ConcurrencyPolicy, live: Sequence[LiveRun]) -> Overla
             return Skip(f"concurrencyPolicy=Forbid and run {live[0].key.run_id} still lives")
         case ConcurrencyPolicy.REPLACE:
             return Replace(tuple(live))
+        case ConcurrencyPolicy.QUEUE:
+            return Enqueue(live[-1]) if waiting is None else Full(waiting)
         case _:
             assert_never(policy)

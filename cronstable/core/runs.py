@@ -76,6 +76,16 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingRetry:
+    """The next attempt at a run that failed. ``at``: wall seconds, as foreseen; ``maximum``: None for no limit."""
+
+    attempt: int
+    maximum: int | None
+    at: float
+    delay: Seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line of a run's output. ``number`` counts from 1 over both streams; ``at`` is wall seconds."""
 

@@ -32,12 +32,19 @@ class Commands:
     """Carries out commands on the running daemon."""
 
     def __init__(
-        self, *, scheduler: Scheduler, launcher: Launcher, log: logging.Logger, shutdown: Callable[[], None]
+        self,
+        *,
+        scheduler: Scheduler,
+        launcher: Launcher,
+        log: logging.Logger,
+        shutdown: Callable[[], None],
+        cancel_retry: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._scheduler = scheduler
         self._launcher = launcher
         self._log = log
         self._shutdown = shutdown
+        self._cancel_retry = cancel_retry
 
     async def do(self, command: Command, by: Actor) -> CommandOutcome:
         """Carry out ``command`` for ``by``."""
@@ -57,7 +64,7 @@ class Commands:
             case StartRun():
                 return self._start(job)
             case CancelRun():
-                return Done(count) if (count := self._launcher.cancel(job.name)) else Refused("the job is not running")
+                return self._cancel(job.name)
             case Pause():
                 self._set_pause(job.name, command)
                 return Done()
@@ -79,6 +86,11 @@ class Commands:
                 return Refused("the job is running, and one run of it waits already")
             return Refused("the job is already running and its concurrencyPolicy is Forbid")
         return Done(started)
+
+    def _cancel(self, name: str) -> CommandOutcome:
+        """End what lives and what waits to be tried again."""
+        waited, count = self._cancel_retry(name), self._launcher.cancel(name)
+        return Done(count) if count or waited else Refused("the job is not running")
 
     def _recheck_manual(self) -> Decision:
         return Decision(Verdict.SKIP, Reason.STOPPING) if self._launcher.stopping else _MANUAL

@@ -92,11 +92,11 @@ class Scheduler:
             self._launcher.record(job, scheduled_at, decision)
             return decision
         started = self._launcher.start(
-            job, decision, scheduled_at=scheduled_at, trigger=trigger, recheck=lambda: self._recheck(job)
+            job, decision, scheduled_at=scheduled_at, trigger=trigger, recheck=lambda: self.recheck(job)
         )
         return started if isinstance(started, Decision) else decision
 
-    def _recheck(self, job: Job) -> Decision:
+    def recheck(self, job: Job) -> Decision:
         """The last question before the spawn; a run that waited in a queue may find its job gone or paused."""
         current = self.jobs.get(job.name)
         if current is None or not current.options.enabled:
