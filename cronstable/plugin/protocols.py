@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, runtime
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.events import Event
 from cronstable.core.job import Job, Json
-from cronstable.core.runs import Line, LiveRun, RunRecord
+from cronstable.core.runs import Line, LiveRun, PendingRetry, RunRecord
 from cronstable.core.store import Appended, Grant, Holder, Observation, Seen
 from cronstable.core.view import ClusterView
 
@@ -205,6 +205,7 @@ class HostSnapshot:
     ``history``: finished runs and skips of a job, oldest first, at most 20.
     ``cluster_configured``: the configuration has a ``cluster`` section; ``election_configured``: and it elects.
     ``cluster``: the view, None when there is no section or its backend failed to start (then ``cluster_error``).
+    ``retries``: jobs whose last run failed and is to be tried again.
     ``ready``: configuration loaded and every configured backend started or given up on.
     ``stopping``: a shutdown is under way.
     """
@@ -226,6 +227,7 @@ class HostSnapshot:
     reboot_pending: frozenset[str] = frozenset()
     reboot_ran: frozenset[str] = frozenset()
     paused: Mapping[str, Pause] = field(default_factory=lambda: MappingProxyType({}))
+    retries: Mapping[str, PendingRetry] = field(default_factory=lambda: MappingProxyType({}))
     ready: bool = True
     stopping: bool = False
 

@@ -30,6 +30,7 @@ from cronstable.runtime.output import OutputHub
 from cronstable.runtime.reaper import Reaper
 from cronstable.runtime.reboot import RebootKeeper
 from cronstable.runtime.reload import Reloader
+from cronstable.runtime.retries import Retries
 from cronstable.runtime.scheduler import Scheduler
 from cronstable.runtime.services import MakeService, Services
 
@@ -94,11 +95,22 @@ class Daemon:
         self.reboot = RebootKeeper(
             clock=clock, scheduler=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
         )
+        self.retries = Retries(
+            clock=clock, scheduler=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
+        )
+        self.launcher.admission = self.retries
+        self.launcher.listeners += (self.retries,)
         self.services = Services(
             providers=parts.plugins.services, make=parts.make_service, host=self.host, log=parts.log
         )
         self.reloader = Reloader(first=first, load=parts.load, clock=clock, threads=parts.seams.threads, log=parts.log)
-        commands = Commands(scheduler=self.scheduler, launcher=self.launcher, log=parts.log, shutdown=self.request_stop)
+        commands = Commands(
+            scheduler=self.scheduler,
+            launcher=self.launcher,
+            log=parts.log,
+            shutdown=self.request_stop,
+            cancel_retry=self.retries.cancel,
+        )
         self.host.connect(self.snapshot, commands.do)
 
     # -- the tree -----------------------------------------------------------------------------------------------------
@@ -135,6 +147,7 @@ class Daemon:
             self.reboot.boot(self.scheduler.jobs)
             election.start_soon(self._follow_cluster)
             tasks.start_soon(self.reboot.run)
+            tasks.start_soon(self.retries.run)
             tasks.start_soon(self._reload)
             await self.scheduler.run()
             tasks.cancel_scope.cancel()
@@ -160,6 +173,7 @@ class Daemon:
             return
         self._log.info("stopping: no new runs, %d to finish", self.launcher.busy)
         self.launcher.stopping = True
+        self.retries.stop()
         self._stop.set()
         self.scheduler.poke()
 
@@ -208,6 +222,7 @@ class Daemon:
                 self._log.warning("%s: %s", finding.file, finding.message)
         await self.cluster.reconcile(config.cluster)
         self.scheduler.load(config.jobs)
+        self.retries.reloaded()
         await self.services.reconcile(config.settings)
         self._parts.configure_logging(config.logging)
         if config.job_set_id != before.job_set_id:
@@ -252,6 +267,7 @@ class Daemon:
             reboot_pending=self.reboot.pending,
             reboot_ran=self.reboot.ran,
             paused=self.scheduler.pauses,
+            retries=self.retries.pending,
             ready=self._ready,
             stopping=self.launcher.stopping,
         )

@@ -260,6 +260,13 @@ def _conditional(snapshot: HostSnapshot, job: Job) -> dict[str, Json]:
         entry["schedule_resolved"] = schedule.resolved
     if job.name in snapshot.reboot_pending:
         entry["rebootPending"] = True
+    if (retry := snapshot.retries.get(job.name)) is not None:
+        entry["retry"] = {
+            "attempt": retry.attempt,
+            "maxAttempts": retry.maximum,
+            "nextRetryAt": iso(retry.at),
+            "delaySeconds": _seconds(retry.delay),
+        }
     if options.priority != "normal":
         entry["priority"] = options.priority
     if snapshot.election_configured:

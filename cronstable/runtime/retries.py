@@ -1,0 +1,261 @@
+"""Retries of this node: after a failure the next attempt is waited for, asked about again, and started (reference 4.3)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol, assert_never
+
+import anyio
+
+from cronstable.core.clock import Clock, Seconds
+from cronstable.core.decision import Decision, Reason, Verdict
+from cronstable.core.fingerprint import job_digest
+from cronstable.core.job import Job
+from cronstable.core.retry import (
+    Abandon,
+    Action,
+    Admitted,
+    Answer,
+    Arm,
+    Defer,
+    Dropped,
+    Due,
+    Failed,
+    GiveUp,
+    Ladder,
+    Nothing,
+    Refused,
+    Relaunch,
+    RetryEvent,
+    Settled,
+    Succeeded,
+    moved,
+    retry_policy,
+    step,
+)
+from cronstable.core.runs import LiveRun, Outcome, PendingRetry, RunKey, RunRecord, Trigger
+from cronstable.runtime.cluster_manager import ClusterManager
+from cronstable.runtime.launcher import Launcher
+from cronstable.runtime.scheduler import Scheduler
+
+LONGEST_SLEEP: Seconds = 60.0
+"""The loop's own clock may stand still while the machine is suspended, so nobody sleeps longer than this at once."""
+
+
+class RunReports(Protocol):
+    """Whoever tells people how runs end."""
+
+    def run_over(self, job: Job, record: RunRecord, *, will_retry: bool) -> None:
+        """A run came to a verdict. Must neither wait nor raise."""
+        ...
+
+
+class Retries:
+    """The ladders of this node, one a job at most. Implements the launcher's ``RunListener`` and ``Admission``.
+
+    All of it happens on the daemon's loop and nothing is awaited between a question and its answer, so that a ladder
+    has one owner at any time: the loop in ``run`` while it waits, the launcher while an attempt lives.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        scheduler: Scheduler,
+        cluster: ClusterManager,
+        launcher: Launcher,
+        log: logging.Logger,
+        reports: RunReports | None = None,
+    ) -> None:
+        self._clock = clock
+        self._scheduler = scheduler
+        self._cluster = cluster
+        self._launcher = launcher
+        self._log = log
+        self._reports = reports
+        self._ladders: dict[str, Ladder] = {}
+        self._jobs: dict[str, Job] = {}
+        self._pending: dict[str, PendingRetry] = {}
+        self._shown: Mapping[str, PendingRetry] = MappingProxyType({})
+        self._sleep = anyio.CancelScope()
+
+    @property
+    def pending(self) -> Mapping[str, PendingRetry]:
+        """What is waited for, by job; the same object as long as nothing changed."""
+        return self._shown
+
+    # -- what happens to runs -----------------------------------------------------------------------------------------
+
+    def admitted(self, job: Job, key: RunKey) -> None:
+        """A scheduled run begins a new ladder; a manual one joins what is there."""
+        if key.trigger is not Trigger.CATCHUP:
+            self._jobs[job.name] = job
+        self._step(job.name, Admitted(key, retry_policy(job.options.raw)))
+
+    def started(self, job: Job, run: LiveRun) -> None:
+        """The run was known before."""
+
+    def denied(self, job: Job, key: RunKey, decision: Decision) -> None:
+        """The attempt was stopped right before its spawn: ask again later, unless the job is not ours any more."""
+        if decision.reason in (Reason.STOPPING, Reason.DISABLED):
+            self._settle(job.name, decision.reason.value)
+        elif key.trigger is Trigger.RETRY:
+            answer = self._ask(job)[0]
+            self._step(job.name, Refused(key, Answer.MOVED if answer is Answer.MOVED else Answer.NOT_NOW))
+        else:
+            self._step(job.name, Dropped(key))
+
+    def finished(self, job: Job, record: RunRecord) -> None:
+        """Decide whether a run is tried again, and pass its record on with the answer."""
+        stopping = self._launcher.stopping
+        ladder = self._ladders.get(job.name)
+        if ladder is not None and (stopping or self._changed(job) is not None):
+            self._settle(job.name, "stopping" if stopping else self._changed(job) or "")
+        match record.outcome:
+            case Outcome.FAILURE:
+                self._step(job.name, Failed(record.key))
+            case Outcome.SUCCESS:
+                self._step(job.name, Succeeded(record.key))
+            case _:
+                self._step(job.name, Dropped(record.key))
+                return
+        if self._reports is not None and not (stopping and record.outcome is Outcome.FAILURE):
+            ladder = self._ladders.get(job.name)
+            again = record.outcome is Outcome.FAILURE and ladder is not None and ladder.waiting is not None
+            self._reports.run_over(job, record, will_retry=again)
+
+    # -- what settles a ladder ----------------------------------------------------------------------------------------
+
+    def reloaded(self) -> None:
+        """The job set changed: what was removed, disabled or is another job now is not tried again."""
+        for name, job in tuple(self._jobs.items()):
+            change = self._changed(job)
+            if change is not None:
+                self._settle(name, change)
+
+    def cancel(self, name: str) -> bool:
+        """An operator ends the matter; whether an attempt was waited for."""
+        waiting = name in self._pending
+        self._settle(name, "cancelled")
+        return waiting
+
+    def stop(self) -> None:
+        """The daemon stops: nothing is tried again."""
+        for name in tuple(self._ladders):
+            self._settle(name, "the daemon is stopping")
+
+    def _settle(self, name: str, why: str) -> None:
+        if name in self._pending:
+            self._log.info("job %s: retry %d will not be made (%s)", name, self._pending[name].attempt, why)
+        self._step(name, Settled())
+
+    def _changed(self, job: Job) -> str | None:
+        """Why ``job`` is not what is configured now; None when it still is."""
+        current = self._scheduler.jobs.get(job.name)
+        if current is None:
+            return "the job was removed"
+        if not current.options.enabled:
+            return "the job was disabled"
+        same = current is job or job_digest(current) == job_digest(job)
+        return None if same else "the job was changed"
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Start what is due, until cancelled."""
+        while True:
+            now = self._clock.now().boot
+            for name, ladder in tuple(self._ladders.items()):
+                if ladder.waiting is not None and ladder.waiting.due <= now:
+                    self._attempt(name, ladder)
+            with anyio.CancelScope() as self._sleep:
+                await self._clock.sleep(self._until_next())
+
+    def _until_next(self) -> Seconds:
+        dues = [ladder.waiting.due for ladder in self._ladders.values() if ladder.waiting is not None]
+        return min(min(dues, default=float("inf")) - self._clock.now().boot, LONGEST_SLEEP)
+
+    def _attempt(self, name: str, ladder: Ladder) -> None:
+        job = self._scheduler.jobs.get(name)
+        change = self._changed(self._jobs[name])
+        if job is None or change is not None or self._launcher.stopping:
+            self._settle(name, change or "the daemon is stopping")
+            return
+        answer, decision = self._ask(job)
+        action = self._step(name, Due(answer))
+        if not isinstance(action, Relaunch):
+            return
+        started = self._launcher.start(
+            job,
+            decision,
+            scheduled_at=ladder.first.scheduled_at,
+            trigger=Trigger.RETRY,
+            recheck=lambda: self._scheduler.recheck(job),
+            attempt=action.attempt,
+            first_run_id=ladder.first.run_id,
+        )
+        if isinstance(started, Decision):
+            self._step(name, Refused(None, Answer.NOT_NOW))
+
+    def _ask(self, job: Job) -> tuple[Answer, Decision]:
+        """The gate's answer for an attempt of ``job`` at this instant. Any failure to find out means: not now."""
+        decision = self._scheduler.recheck(job)
+        if decision.verdict is Verdict.RUN:
+            return Answer.GO, decision
+        try:
+            gone = self._cluster.elects and moved(job.name, self._cluster.view())
+        except Exception:  # noqa: BLE001 - the view comes from a plugin; the gate has logged its failure
+            gone = False
+        return (Answer.MOVED if gone and decision.reason is not Reason.PAUSED else Answer.NOT_NOW), decision
+
+    # -- carrying out -------------------------------------------------------------------------------------------------
+
+    def _step(self, name: str, event: RetryEvent) -> Action:
+        before = self._ladders.get(name)
+        ladder, action = step(before, event, self._clock.now().boot)
+        if ladder is None:
+            self._ladders.pop(name, None)
+            self._jobs.pop(name, None)
+        else:
+            self._ladders[name] = ladder
+        self._show(name, ladder)
+        self._say(name, before, action)
+        return action
+
+    def _show(self, name: str, ladder: Ladder | None) -> None:
+        wait = ladder.waiting if ladder is not None else None
+        now = self._clock.now()
+        if ladder is None or wait is None:
+            if self._pending.pop(name, None) is None:
+                return
+        else:
+            shown = self._pending.get(name)
+            at = now.wall + (wait.due - now.boot)
+            if shown is not None and shown.attempt == wait.attempt and abs(shown.at - at) < 1e-3:
+                return
+            self._pending[name] = PendingRetry(wait.attempt, ladder.policy.attempts, at, wait.delay)
+        self._shown = MappingProxyType(dict(self._pending))
+        self._sleep.cancel()
+
+    def _say(self, name: str, before: Ladder | None, action: Action) -> None:
+        match action:
+            case Arm(wait):
+                self._log.info("job %s: failed; retry %d in %g s", name, wait.attempt, wait.delay)
+            case Defer(wait, again):
+                level = logging.DEBUG if again else logging.INFO
+                self._log.log(level, "job %s: retry %d may not start yet, asked again later", name, wait.attempt)
+            case Abandon(attempt):
+                self._log.warning("job %s: retry %d is abandoned, another node owns the job now", name, attempt)
+                scheduled_at = before.first.scheduled_at if before is not None else None
+                key = RunKey("", name, scheduled_at, attempt, Trigger.RETRY)
+                why = "the retry was abandoned: another node owns the job now"
+                now = self._clock.now().wall
+                self._launcher.remember(RunRecord(key, Outcome.CANCELLED, None, None, now, None, fail_reason=why))
+            case GiveUp() if before is not None and before.attempt:
+                self._log.warning("job %s: failed for good after %d retries", name, before.attempt)
+            case GiveUp() | Nothing() | Relaunch():
+                pass
+            case _:
+                assert_never(action)
