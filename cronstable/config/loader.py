@@ -21,6 +21,7 @@ from cronstable.config.jobset import FileDefaults, JobSet, MergedJobs
 from cronstable.config.merge import Layer, deep_merge
 from cronstable.config.model import ClusterConfig, Config, Findings, LoadResult
 from cronstable.config.options import OptionsMaker, digest
+from cronstable.config.rules import NULLS
 from cronstable.config.schema import compose, dotted_path
 from cronstable.config.validate import Checked, Validator
 from cronstable.core.finding import Finding, KeyPath, Problem, Severity
@@ -152,6 +153,8 @@ class _Loading:
     def _cluster_keys(self, root: Map) -> clusters.ClusterCheck | None:
         """Which backend is chosen and which keys of the section are not for the schema to judge."""
         section = root.get("cluster")
+        if isinstance(section, str) and section in NULLS:
+            section = Map()
         if not isinstance(section, Map):
             return None
         chosen = section.get("backend", clusters.DEFAULT_BACKEND)

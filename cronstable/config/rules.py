@@ -30,7 +30,8 @@ _NUMERIC: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiv
 _ABOUT_TEXT: Final = frozenset({"pattern", "minLength", "maxLength", "format"})
 _BLIND_TO_TEXT: Final = _ANNOTATIONS | _STRUCTURE | _NUMERIC
 
-_NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
+NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
+"""Plain text that stands for nothing."""
 _TRUE: Final = frozenset({"true", "yes", "on"})
 _FALSE: Final = frozenset({"false", "no", "off"})
 _INTEGER: Final = re.compile(r"[-+]?[0-9]{1,30}")
@@ -159,7 +160,7 @@ def convert(text: str, quoted: bool, rule: Rule) -> Json:
     types = rule.types
     if "string" in types and (quoted or len(types) == 1):
         return text
-    if "null" in types and text in _NULLS and not quoted:
+    if "null" in types and text in NULLS and not quoted:
         return None
     if "boolean" in types:
         word = text.lower()
@@ -173,7 +174,7 @@ def convert(text: str, quoted: bool, rule: Rule) -> Json:
         number = float(text)
         if math.isfinite(number):
             return number
-    if "string" not in types and not quoted and text in _NULLS:
+    if "string" not in types and not quoted and text in NULLS:
         # A key whose lines are all commented out.
         if "object" in types:
             return _empty(Map())
@@ -189,7 +190,7 @@ def _empty(node: Map | Seq) -> Map | Seq:
 
 def _core_scalar(text: str) -> Json:
     """A plain scalar by the core schema of YAML 1.2."""
-    if text in _NULLS:
+    if text in NULLS:
         return None
     if text in ("true", "True", "TRUE"):
         return True

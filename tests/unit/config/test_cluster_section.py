@@ -49,6 +49,8 @@ def test_no_section_means_no_cluster(load_files: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "path", "says"),
     [
+        ("", 1, "cluster", "`gossip` (the default)"),
+        ("  {}\n", 1, "cluster", "`gossip` (the default)"),
         ("  backend: gossip\n", 2, "cluster.backend", "pip install cronstable cronstable-gossip"),
         ("  listen: 'a:1'\n  peers: []\n  interval: x\n", 1, "cluster", "`gossip` (the default)"),
         ("  backend: etcd\n  etcd: {endpoints: 5}\n", 2, "cluster.backend", "pip install cronstable cronstable-etcd"),
