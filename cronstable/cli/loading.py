@@ -14,10 +14,8 @@ from cronstable.plugin.manager import Plugins, load_plugins
 def plugins_with_warnings(say: Callable[[str], None]) -> Plugins:
     """The installed plugins; each broken one is said once and then left out."""
     plugins = load_plugins(os.environ)
-    for health in plugins.health:
-        if not health.ok and not health.disabled:
-            plugin = health.plugin
-            say(f"plugin {plugin.name} of {plugin.distribution} {plugin.version} is not used: {health.error}")
+    for warning in plugins.warnings():
+        say(warning)
     return plugins
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import click
 
+from cronstable.plugin.errors import PluginError
 from cronstable.plugin.manager import load_factory, load_plugins
 
 
@@ -23,12 +24,18 @@ def invoke_plugin(name: str, arguments: Sequence[str], known: Sequence[str]) -> 
     """Run a plugin's subcommand, or say that there is none of that name."""
     plugins = load_plugins(os.environ)
     if name not in plugins.cli_commands:
+        missing = plugins.why_missing("command", name)
         near = difflib.get_close_matches(name, [*known, *plugins.cli_commands], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "; 'cronstable --help' lists the commands"
-        print(f"cronstable: there is no command {name!r}{hint}", file=sys.stderr)
+        print(f"cronstable: there is no command {name!r}{hint if missing is None else f'; {missing}'}", file=sys.stderr)
         return 2
     provided = plugins.cli_commands[name]
-    return _run(load_factory(provided.descriptor.target, provided), name, arguments)
+    try:
+        command = load_factory(provided.descriptor.target, provided)
+    except PluginError as error:
+        print(f"cronstable: {error}", file=sys.stderr)
+        return 1
+    return _run(command, name, arguments)
 
 
 def _run(command: object, name: str, arguments: Sequence[str]) -> int:
