@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RunStarted,
     )
     from cronstable.core.finding import KeyPath, Problem, Severity
+    from cronstable.core.hooks import JobEvent, Lateness
     from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, FailsWhen, Job, JobOptions, Json
     from cronstable.core.runs import Line, LiveRun, Outcome, RunKey, RunRecord, Trigger
     from cronstable.core.schedule import Schedule
@@ -58,10 +59,11 @@ if TYPE_CHECKING:
         ServiceProvider,
         StateStoreBackend,
     )
-    from cronstable.plugin.errors import InvalidSettings, PluginError
+    from cronstable.plugin.errors import InvalidSettings, NotDelivered, PluginError
     from cronstable.plugin.hookspecs import hookimpl
     from cronstable.plugin.protocols import (
         Actor,
+        Bounded,
         CancelRun,
         ClaimLog,
         Command,
@@ -84,6 +86,8 @@ if TYPE_CHECKING:
         Notifier,
         Observable,
         Pause,
+        ProcessEnd,
+        Processes,
         QuorumLoss,
         RebootLedger,
         RebootMarks,
@@ -99,11 +103,14 @@ if TYPE_CHECKING:
         StateStore,
         Threads,
     )
+    from cronstable.plugin.secret import SecretSource
+    from cronstable.plugin.variables import template_variables
 
 __all__ = [
     "API_VERSION",
     "Actor",
     "Appended",
+    "Bounded",
     "CancelRun",
     "Capability",
     "ClaimLog",
@@ -142,10 +149,12 @@ __all__ = [
     "Instant",
     "InvalidSettings",
     "Job",
+    "JobEvent",
     "JobOptions",
     "Json",
     "JsonSchema",
     "KeyPath",
+    "Lateness",
     "LeaderChange",
     "LeaderChanged",
     "LeaseRecord",
@@ -155,6 +164,7 @@ __all__ = [
     "LiveRun",
     "Message",
     "NoSuchJob",
+    "NotDelivered",
     "Notifier",
     "NotifierBackend",
     "Observable",
@@ -165,6 +175,8 @@ __all__ = [
     "PeerView",
     "PluginError",
     "Problem",
+    "ProcessEnd",
+    "Processes",
     "QuorumChanged",
     "QuorumLoss",
     "Reason",
@@ -182,6 +194,7 @@ __all__ = [
     "RunStarted",
     "Schedule",
     "Seconds",
+    "SecretSource",
     "Section",
     "Seen",
     "Service",
@@ -202,6 +215,7 @@ __all__ = [
     "Verdict",
     "Won",
     "hookimpl",
+    "template_variables",
 ]
 
 _HOMES = {
@@ -209,6 +223,7 @@ _HOMES = {
     "cronstable.core.decision": "Decision DecisionRecord Reason Verdict",
     "cronstable.core.events": "Decided Event LeaderChanged QuorumChanged Reloaded RunFinished RunStarted",
     "cronstable.core.finding": "KeyPath Problem Severity",
+    "cronstable.core.hooks": "JobEvent Lateness",
     "cronstable.core.job": "ClusterPolicy ConcurrencyPolicy FailsWhen Job JobOptions Json",
     "cronstable.core.runs": "Line LiveRun Outcome RunKey RunRecord Trigger",
     "cronstable.core.schedule": "Schedule",
@@ -221,14 +236,16 @@ _HOMES = {
         "API_VERSION Capability CliCommand ConfigFragment Descriptor ElectionBackend JsonSchema "
         "NotifierBackend Section ServiceProvider StateStoreBackend"
     ),
-    "cronstable.plugin.errors": "InvalidSettings PluginError",
+    "cronstable.plugin.errors": "InvalidSettings NotDelivered PluginError",
     "cronstable.plugin.hookspecs": "hookimpl",
     "cronstable.plugin.protocols": (
-        "Actor CancelRun ClaimLog Command CommandOutcome Document Done Election ElectionContext FileSystem "
+        "Actor Bounded CancelRun ClaimLog Command CommandOutcome Document Done Election ElectionContext FileSystem "
         "FleetReport Host HostSnapshot Http HttpResponse Ids LeaderChange LeaseStore Message NoSuchJob "
-        "Notifier Observable Pause QuorumLoss RebootLedger RebootMarks Refused ReloadHealth Report Resume Rng "
-        "Service Shutdown Started StartRun StateStore Threads"
+        "Notifier Observable Pause ProcessEnd Processes QuorumLoss RebootLedger RebootMarks Refused ReloadHealth "
+        "Report Resume Rng Service Shutdown Started StartRun StateStore Threads"
     ),
+    "cronstable.plugin.secret": "SecretSource",
+    "cronstable.plugin.variables": "template_variables",
 }
 """Module to the public names that live there: the imports above, for when the program runs."""
 

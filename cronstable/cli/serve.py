@@ -23,6 +23,7 @@ from cronstable.runtime.execute import make_execute
 from cronstable.runtime.files import SystemFiles
 from cronstable.runtime.host import Seams
 from cronstable.runtime.http import HttpxClient
+from cronstable.runtime.processes import HostProcesses
 from cronstable.runtime.reaper import Reaper, must_reap
 from cronstable.runtime.spawn import PosixSpawner, clean_signal_state
 from cronstable.runtime.system import SystemClock, SystemIds, SystemRng
@@ -65,6 +66,7 @@ def _serve(path: str, level: str, form: str, log: logging.Logger, output: Consol
             fs=SystemFiles(),
             http=HttpxClient(),
             threads=ThreadLanes(),
+            processes=HostProcesses(spawner, clock, os.environ),
         ),
         plugins=plugins,
         make_election=_Maker(plugins).election,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cronstable.core.clock import Seconds
 from cronstable.core.finding import Problem
 
 
@@ -20,3 +21,15 @@ class InvalidSettings(Exception):
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("; ".join(p.message for p in problems))
         self.problems = tuple(problems)
+
+
+class NotDelivered(Exception):
+    """Raised by ``Notifier.send``: nobody was told. The reason is logged, so it holds no secret.
+
+    ``retry``: trying again can help. ``after``: the other side asked for a pause of so many seconds.
+    """
+
+    def __init__(self, reason: str, *, retry: bool = False, after: Seconds | None = None) -> None:
+        super().__init__(reason)
+        self.retry = retry
+        self.after = after

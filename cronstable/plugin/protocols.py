@@ -6,10 +6,11 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.events import Event
+from cronstable.core.hooks import JobEvent, Lateness
 from cronstable.core.job import Job, Json
 from cronstable.core.runs import Line, LiveRun, PendingRetry, RunRecord
 from cronstable.core.store import Appended, Grant, Holder, Observation, Seen
@@ -100,6 +101,32 @@ class Http(Protocol):
         tls: ssl.SSLContext | None = None,
     ) -> HttpResponse:
         """One exchange. Raises ``OSError`` (which ``TimeoutError`` is) when no complete answer came in time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """How a process of ``Processes`` ended. ``exit_code``: -N after signal N, None when it is not known.
+
+    ``timed_out``: it was ended because its time was up. ``output``: the tail of what it wrote to stdout and stderr.
+    """
+
+    exit_code: int | None
+    timed_out: bool = False
+    output: bytes = b""
+
+
+class Processes(Protocol):
+    """Runs programs for plugins: never blocking the loop, never leaving a process behind."""
+
+    async def run(
+        self, argv: Sequence[str], *, env: Mapping[str, str] = MappingProxyType({}), timeout: Seconds
+    ) -> ProcessEnd:
+        """Run ``argv`` in a session of its own, ``env`` on top of the daemon's environment, stdin empty.
+
+        After ``timeout`` seconds, and when the caller is cancelled, its whole process group is ended. Raises
+        ``OSError`` when it cannot be started.
+        """
         ...
 
 
@@ -249,6 +276,8 @@ class Host(Protocol):
     def http(self) -> Http: ...
     @property
     def threads(self) -> Threads: ...
+    @property
+    def processes(self) -> Processes: ...
 
     def snapshot(self) -> HostSnapshot:
         """The daemon as it is now. Cheap: no I/O and no waiting."""
@@ -422,30 +451,38 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A job report. ``event``: which hook of the job it comes from."""
+    """A job report. ``event``: which hook of the job it comes from; ``job``: the definition that ran.
 
-    event: Literal["onFailure", "onPermanentFailure", "onSuccess", "onLate"]
+    ``host``: name of the machine. ``facts``: of an ``onLate`` report, which check found what; None otherwise.
+    """
+
+    event: JobEvent
     job: Job
     record: RunRecord
+    host: str = ""
+    facts: Lateness | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
-    """This node gained or lost leadership."""
+    """This node gained or lost leadership. ``at``: wall seconds; ``host``: name of the machine."""
 
     node: str
     is_leader: bool
     leader: str | None
     at: float
+    reason: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumLoss:
-    """This node ceased to be quorate."""
+    """This node ceased to be quorate. ``at``: wall seconds; ``host``: name of the machine."""
 
     node: str
     at: float
     detail: str = ""
+    host: str = ""
 
 
 Message: TypeAlias = Report | LeaderChange | QuorumLoss
@@ -455,7 +492,21 @@ class Notifier(Protocol):
     """Tells somebody. Called off the scheduling path, one message at a time and in order per job."""
 
     async def send(self, message: Message) -> None:
-        """Deliver or raise; the host bounds the time, logs and counts failures."""
+        """Deliver or raise; the host bounds the time, tries again where that can help, logs and counts.
+
+        ``NotDelivered`` says whether another try can help; after an ``OSError`` it can. Texts of these two are logged:
+        they must name no secret. Of any other exception only the type is logged.
+        """
+        ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """Optional side of a ``Notifier``: it bounds its own time."""
+
+    @property
+    def longest_send(self) -> Seconds:
+        """How long one ``send`` can take; the host gives up 5 s later. Without this it gives up after 60 s."""
         ...
 
 

@@ -18,6 +18,7 @@ from cronstable.plugin.protocols import (
     HostSnapshot,
     Http,
     Ids,
+    Processes,
     Rng,
     Threads,
 )
@@ -35,6 +36,7 @@ class Seams:
     fs: FileSystem
     http: Http
     threads: Threads
+    processes: Processes
 
 
 class DaemonHost:
@@ -90,6 +92,11 @@ class DaemonHost:
     def threads(self) -> Threads:
         """Blocking calls off the loop."""
         return self._seams.threads
+
+    @property
+    def processes(self) -> Processes:
+        """Programs that plugins run."""
+        return self._seams.processes
 
     def snapshot(self) -> HostSnapshot:
         """The daemon at this instant."""

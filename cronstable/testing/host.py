@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +22,8 @@ from cronstable.plugin.protocols import (
     HostSnapshot,
     Http,
     HttpResponse,
+    ProcessEnd,
+    Processes,
     ReloadHealth,
 )
 
@@ -90,15 +92,32 @@ class NoHttp:
         raise ConnectionRefusedError(f"{method} {url}: this FakeHost has no http")
 
 
+class NoProcesses:
+    """A machine without a single program."""
+
+    async def run(
+        self, argv: Sequence[str], *, env: Mapping[str, str] = MappingProxyType({}), timeout: Seconds
+    ) -> ProcessEnd:
+        """Not found."""
+        raise FileNotFoundError(f"{argv[0]}: this FakeHost has no processes")
+
+
 class FakeHost:
     """What a factory is given in a test.
 
     ``name``: the node's name and the seed of its randomness. ``log_lines`` collects (level name, text).
-    ``commands`` and ``published`` collect what was asked of the host. Give ``fs`` or ``http`` to code that uses them.
+    ``commands`` and ``published`` collect what was asked of the host. Give ``fs``, ``http`` or ``processes`` to code
+    that uses them.
     """
 
     def __init__(
-        self, clock: Clock, name: str = "node-a", *, fs: FileSystem | None = None, http: Http | None = None
+        self,
+        clock: Clock,
+        name: str = "node-a",
+        *,
+        fs: FileSystem | None = None,
+        http: Http | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -106,6 +125,7 @@ class FakeHost:
         self.ids = SeededIds(name)
         self.http: Http = http if http is not None else NoHttp()
         self.threads = InlineThreads(clock)
+        self.processes: Processes = processes if processes is not None else NoProcesses()
         self.log_lines: list[tuple[str, str]] = []
         self.log = logging.Logger(f"cronstable.testing.{name}")
         self.log.addHandler(_Collect(self.log_lines))
