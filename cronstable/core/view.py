@@ -53,7 +53,8 @@ class PeerView:
 class LeaseView:
     """The ``lease`` block of GET /cluster. ``fields``: the backend's own constant entries, such as ``path``.
 
-    ``holder``: the display name of the holder, its token stripped. ``expiry``: wall seconds, where known.
+    ``identity`` and ``holder``: display names, ours and the holder's, without the token that only the store needs
+    (reference 3.5). ``expiry``: wall seconds, where known.
     """
 
     identity: str

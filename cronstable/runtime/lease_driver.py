@@ -114,7 +114,7 @@ class LeaseBackend:
             available=available(state, boot),
             deadline=state.deadline,
             lease=LeaseView(
-                identity=str(state.me),
+                identity=state.me.name,
                 holder=state.holder.name if state.holder is not None else None,
                 expiry=state.expiry,
                 fence=state.fence,
