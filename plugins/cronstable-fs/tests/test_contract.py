@@ -20,6 +20,7 @@ from cronstable.runtime.threads import ThreadLanes
 from cronstable.testing.election_contract import ElectionContract, LeaseWorld
 from cronstable.testing.host import FakeHost
 from cronstable.testing.lease_contract import LeaseStoreContract
+from cronstable.testing.marks_contract import RebootMarksContract
 
 
 class Breakable(SystemFiles):
@@ -31,6 +32,11 @@ class Breakable(SystemFiles):
         if self.down:
             raise OSError(errno.EIO, "Input/output error", path)
         return super().open(path, flags, mode)
+
+    def listdir(self, path: str) -> list[str]:
+        if self.down:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return super().listdir(path)
 
 
 class Door:
@@ -67,6 +73,12 @@ class Door:
 
 
 class TestFilesystemLease(LeaseStoreContract):
+    @pytest.fixture
+    def door(self, tmp_path: Path) -> Door:
+        return Door(tmp_path)
+
+
+class TestFilesystemMarks(RebootMarksContract):
     @pytest.fixture
     def door(self, tmp_path: Path) -> Door:
         return Door(tmp_path)
