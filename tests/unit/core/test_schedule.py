@@ -271,9 +271,9 @@ def test_croniter_is_imported_by_one_module_and_only_when_a_schedule_is_read() -
     root = Path(cronstable.core.__file__).parent
     for path in root.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             if any(name.split(".")[0] == "croniter" for name in names):
                 importers.setdefault(path.name, []).append(node.col_offset)
     assert list(importers) == ["cronfields.py"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC
 from types import MappingProxyType
+from typing import Any
 
 import anyio
 import pytest
@@ -69,9 +70,10 @@ class World:
             node="node-a",
             decisions=DecisionRing(),
         )
+        members: Any = self.cluster
         self.scheduler = Scheduler(
             clock=self.clock,
-            cluster=self.cluster,  # type: ignore[arg-type] - the two members that the scheduler uses
+            cluster=members,
             launcher=self.launcher,
             log=LOG,
         )
@@ -89,7 +91,7 @@ class World:
             outcome = Outcome.SUCCESS
         return RunRecord(request.key, outcome, 0, now, self.clock.now().wall, self.clock.now().wall - now)
 
-    async def run(self, seconds: float, during: Callable[[], Awaitable[None]] | None = None) -> None:
+    async def run(self, seconds: float, during: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
         async with anyio.create_task_group() as runs:
             self.launcher.bind(runs)
             async with anyio.create_task_group() as tasks:

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,14 @@ async def test_when_nothing_can_be_opened_it_is_tried_again_every_minute(
 async def test_the_same_failure_is_warned_of_once(
     host: Any, run_service: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def errors_are(count: int) -> bool:
+        return sum(r.levelno == logging.ERROR for r in caplog.records) == count
+
     missing = tmp_path / "missing" / "c.sock"
     async with run_service(host, {"listen": [f"unix://{missing}"]}):
         for count in (2, 3):
             host.clock.advance(60)
-            await until(lambda count=count: sum(r.levelno == logging.ERROR for r in caplog.records) == count)
+            await until(partial(errors_are, count))
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert "No such file or directory" in warnings[0]

@@ -22,9 +22,9 @@ from cronstable.builtin.web.settings import (
     resolve_secret,
 )
 
-HTTP = ["http://127.0.0.1:8080"]
-HTTPS = ["https://127.0.0.1:8443"]
-TLS = {"cert": "/c.pem", "key": "/k.pem"}
+HTTP: Any = ["http://127.0.0.1:8080"]
+HTTPS: Any = ["https://127.0.0.1:8443"]
+TLS: Any = {"cert": "/c.pem", "key": "/k.pem"}
 
 
 def problems(**section: Any) -> list[Problem]:
