@@ -48,7 +48,7 @@ class RunReports(Protocol):
     """Whoever tells people how runs end."""
 
     def run_over(self, job: Job, record: RunRecord, *, will_retry: bool) -> None:
-        """A run came to a verdict. Must neither wait nor raise."""
+        """A run is over; who is told what follows from its outcome. Must neither wait nor raise."""
         ...
 
 
@@ -120,7 +120,6 @@ class Retries:
                 self._step(job.name, Succeeded(record.key))
             case _:
                 self._step(job.name, Dropped(record.key))
-                return
         if self._reports is not None and not (stopping and record.outcome is Outcome.FAILURE):
             ladder = self._ladders.get(job.name)
             again = record.outcome is Outcome.FAILURE and ladder is not None and ladder.waiting is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cronstable.core.job import ConcurrencyPolicy
-from cronstable.core.overlap import Replace, Skip, Start, decide_overlap
+from cronstable.core.overlap import Enqueue, Full, Replace, Skip, Start, decide_overlap
 from cronstable.core.runs import LiveRun, RunKey
 
 OLD = LiveRun(RunKey("old", "j", 60), 10, 60.0)
@@ -27,3 +27,8 @@ def test_forbid_skips_and_names_the_run_in_the_way() -> None:
 
 def test_replace_cancels_all_living_runs_oldest_first() -> None:
     assert decide_overlap(ConcurrencyPolicy.REPLACE, [OLD, NEW]) == Replace((OLD, NEW))
+
+
+def test_queue_waits_behind_the_newest_and_only_one_waits() -> None:
+    assert decide_overlap(ConcurrencyPolicy.QUEUE, [OLD]) == Enqueue(OLD)
+    assert decide_overlap(ConcurrencyPolicy.QUEUE, [OLD, NEW], waiting=NEW) == Full(NEW)
