@@ -44,7 +44,8 @@ class Cancellation:
     def __init__(self) -> None:
         self._requested = False
         self._scope: anyio.CancelScope | None = None
-        self._hurried = anyio.Event()
+        self._in_hurry = False
+        self._hurried: anyio.Event | None = None
         self.reason = ""
 
     @property
@@ -60,7 +61,9 @@ class Cancellation:
             if self._scope is not None:
                 self._scope.cancel()
         if hurry:
-            self._hurried.set()
+            self._in_hurry = True
+            if self._hurried is not None:
+                self._hurried.set()
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -73,7 +76,10 @@ class Cancellation:
 
     async def hurried(self) -> None:
         """Return once it is to end in a hurry."""
-        await self._hurried.wait()
+        # Made when somebody waits: nearly every run ends without having been asked to.
+        self._hurried = anyio.Event()
+        if not self._in_hurry:
+            await self._hurried.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +179,9 @@ class _Run:
 
     async def _accompany(self, process: Process, started: Instant, on_started: Callable[[LiveRun], None]) -> RunRecord:
         try:
-            with anyio.fail_after(START_TIMEOUT):
-                await process.started()
+            if self._job.options.user is not None or self._job.options.group is not None:
+                with anyio.fail_after(START_TIMEOUT):
+                    await process.started()
         except SpawnFailed as error:
             return self._launch_failed(error)
         except TimeoutError:
