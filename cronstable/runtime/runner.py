@@ -179,9 +179,8 @@ class _Run:
 
     async def _accompany(self, process: Process, started: Instant, on_started: Callable[[LiveRun], None]) -> RunRecord:
         try:
-            if self._job.options.user is not None or self._job.options.group is not None:
-                with anyio.fail_after(START_TIMEOUT):
-                    await process.started()
+            with anyio.fail_after(START_TIMEOUT):
+                await process.started()
         except SpawnFailed as error:
             return self._launch_failed(error)
         except TimeoutError:
