@@ -173,6 +173,7 @@ _WATCHING: Final[JsonSchema] = {
         maxTimeSinceSuccessSeconds=_number("Since the last success.", 86400, exclusiveMinimum=0),
         lateAfterSeconds=_number("Since the scheduled time.", 900, exclusiveMinimum=0),
         maxRuntimeSeconds=_number("Since the start of a run.", 3600, exclusiveMinimum=0),
+        minRuntimeSeconds=_number("A success that took less is suspicious.", 60, exclusiveMinimum=0),
     ),
     "statsd": _mapping(
         "Where to send figures of each run, over UDP.",

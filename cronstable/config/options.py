@@ -46,7 +46,7 @@ _FAILS_WHEN: Final[Mapping[str, str]] = MappingProxyType(
         "always": "always",
     }
 )
-_THRESHOLDS: Final = ("maxTimeSinceSuccessSeconds", "lateAfterSeconds", "maxRuntimeSeconds")
+_THRESHOLDS: Final = ("maxTimeSinceSuccessSeconds", "lateAfterSeconds", "maxRuntimeSeconds", "minRuntimeSeconds")
 
 
 def digest(keys: Mapping[str, Json]) -> bytes:

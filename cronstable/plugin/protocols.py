@@ -233,6 +233,7 @@ class HostSnapshot:
     ``cluster_configured``: the configuration has a ``cluster`` section; ``election_configured``: and it elects.
     ``cluster``: the view, None when there is no section or its backend failed to start (then ``cluster_error``).
     ``retries``: jobs whose last run failed and is to be tried again.
+    ``late``: jobs that trip a limit of their ``sla``, with the names of the limits.
     ``ready``: configuration loaded and every configured backend started or given up on.
     ``stopping``: a shutdown is under way.
     """
@@ -255,6 +256,7 @@ class HostSnapshot:
     reboot_ran: frozenset[str] = frozenset()
     paused: Mapping[str, Pause] = field(default_factory=lambda: MappingProxyType({}))
     retries: Mapping[str, PendingRetry] = field(default_factory=lambda: MappingProxyType({}))
+    late: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     ready: bool = True
     stopping: bool = False
 

@@ -25,6 +25,7 @@ from cronstable.runtime.bus import EventBus
 from cronstable.runtime.cluster_manager import ClusterManager, MakeElection
 from cronstable.runtime.commands import Commands
 from cronstable.runtime.host import DaemonHost, Seams
+from cronstable.runtime.lateness import LatenessWatch
 from cronstable.runtime.launcher import Execute, Launcher
 from cronstable.runtime.output import OutputHub
 from cronstable.runtime.reaper import Reaper
@@ -98,8 +99,11 @@ class Daemon:
         self.retries = Retries(
             clock=clock, scheduler=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
         )
+        self.lateness = LatenessWatch(
+            clock=clock, scheduler=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
+        )
         self.launcher.admission = self.retries
-        self.launcher.listeners += (self.retries,)
+        self.launcher.listeners += (self.retries, self.lateness)
         self.services = Services(
             providers=parts.plugins.services, make=parts.make_service, host=self.host, log=parts.log
         )
@@ -148,6 +152,7 @@ class Daemon:
             election.start_soon(self._follow_cluster)
             tasks.start_soon(self.reboot.run)
             tasks.start_soon(self.retries.run)
+            tasks.start_soon(self.lateness.run)
             tasks.start_soon(self._reload)
             await self.scheduler.run()
             tasks.cancel_scope.cancel()
@@ -268,6 +273,7 @@ class Daemon:
             reboot_ran=self.reboot.ran,
             paused=self.scheduler.pauses,
             retries=self.retries.pending,
+            late=self.lateness.late,
             ready=self._ready,
             stopping=self.launcher.stopping,
         )

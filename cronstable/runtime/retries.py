@@ -1,4 +1,4 @@
-"""Retries of this node: after a failure the next attempt is waited for, asked about again, and started (reference 4.3)."""
+"""Retries of this node: the next attempt is waited for, asked about again, and started (reference 4.3)."""
 
 from __future__ import annotations
 
@@ -51,6 +51,10 @@ class RunReports(Protocol):
         """A run is over; who is told what follows from its outcome. Must neither wait nor raise."""
         ...
 
+    def gave_up(self, job: Job, record: RunRecord) -> None:
+        """A failed run that was to be tried again is not, after all. As above."""
+        ...
+
 
 class Retries:
     """The ladders of this node, one a job at most. Implements the launcher's ``RunListener`` and ``Admission``.
@@ -77,6 +81,7 @@ class Retries:
         self._reports = reports
         self._ladders: dict[str, Ladder] = {}
         self._jobs: dict[str, Job] = {}
+        self._failed: dict[str, tuple[Job, RunRecord]] = {}
         self._pending: dict[str, PendingRetry] = {}
         self._shown: Mapping[str, PendingRetry] = MappingProxyType({})
         self._sleep = anyio.CancelScope()
@@ -115,7 +120,8 @@ class Retries:
             self._settle(job.name, "stopping" if stopping else self._changed(job) or "")
         match record.outcome:
             case Outcome.FAILURE:
-                self._step(job.name, Failed(record.key))
+                if isinstance(self._step(job.name, Failed(record.key)), Arm):
+                    self._failed[job.name] = (job, record)
             case Outcome.SUCCESS:
                 self._step(job.name, Succeeded(record.key))
             case _:
@@ -132,7 +138,7 @@ class Retries:
         for name, job in tuple(self._jobs.items()):
             change = self._changed(job)
             if change is not None:
-                self._settle(name, change)
+                self._give_up(name, change)
 
     def cancel(self, name: str) -> bool:
         """An operator ends the matter; whether an attempt was waited for."""
@@ -144,6 +150,12 @@ class Retries:
         """The daemon stops: nothing is tried again."""
         for name in tuple(self._ladders):
             self._settle(name, "the daemon is stopping")
+
+    def _give_up(self, name: str, change: str) -> None:
+        failed = self._failed.get(name) if name in self._pending else None
+        self._settle(name, change)
+        if failed is not None and self._reports is not None:
+            self._reports.gave_up(*failed)
 
     def _settle(self, name: str, why: str) -> None:
         if name in self._pending:
@@ -180,7 +192,7 @@ class Retries:
         job = self._scheduler.jobs.get(name)
         change = self._changed(self._jobs[name])
         if job is None or change is not None or self._launcher.stopping:
-            self._settle(name, change or "the daemon is stopping")
+            self._give_up(name, change or "the daemon is stopping")
             return
         answer, decision = self._ask(job)
         action = self._step(name, Due(answer))
@@ -217,6 +229,7 @@ class Retries:
         if ladder is None:
             self._ladders.pop(name, None)
             self._jobs.pop(name, None)
+            self._failed.pop(name, None)
         else:
             self._ladders[name] = ladder
         self._show(name, ladder)

@@ -260,6 +260,9 @@ def _conditional(snapshot: HostSnapshot, job: Job) -> dict[str, Json]:
         entry["schedule_resolved"] = schedule.resolved
     if job.name in snapshot.reboot_pending:
         entry["rebootPending"] = True
+    if isinstance(limits := options.raw.get("sla"), dict):
+        late = snapshot.late.get(job.name, ())
+        entry["sla"] = {check: {"seconds": limit, "late": check in late} for check, limit in limits.items()}
     if (retry := snapshot.retries.get(job.name)) is not None:
         entry["retry"] = {
             "attempt": retry.attempt,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cronstable.core.decision import DecisionRing, Reason, Verdict
 from cronstable.core.job import ConcurrencyPolicy, Job, JobOptions
 from cronstable.core.occurrence import occurrence_env
-from cronstable.core.runs import LiveRun, Outcome, RunRecord, Trigger
+from cronstable.core.runs import LiveRun, Outcome, PendingRetry, RunRecord, Trigger
 from cronstable.core.schedule import Schedule
 from cronstable.core.view import ClusterView
 from cronstable.plugin.protocols import Actor, CancelRun, Done, Pause, Refused, StartRun
@@ -61,6 +61,9 @@ class Reports:
     def run_over(self, job: Job, record: RunRecord, *, will_retry: bool) -> None:
         self.told.append((job.name, record.outcome, will_retry))
 
+    def gave_up(self, job: Job, record: RunRecord) -> None:
+        self.told.append((job.name, record.outcome, False))
+
     @property
     def permanent(self) -> int:
         return sum(outcome is Outcome.FAILURE and not again for _, outcome, again in self.told)
@@ -92,11 +95,11 @@ class World:
             decisions=DecisionRing(),
         )
         cluster: object = self.cluster
-        self.scheduler = Scheduler(clock=self.clock, cluster=cluster, launcher=self.launcher, log=log)  # type: ignore[arg-type] - two members of it are used
+        self.scheduler = Scheduler(clock=self.clock, cluster=cluster, launcher=self.launcher, log=log)  # type: ignore[arg-type]  # two members of it are used
         self.retries = Retries(
             clock=self.clock,
             scheduler=self.scheduler,
-            cluster=cluster,  # type: ignore[arg-type] - as above
+            cluster=cluster,  # type: ignore[arg-type]  # as above
             launcher=self.launcher,
             log=log,
             reports=self.reports,
@@ -173,13 +176,13 @@ def job(schedule: str = "0 12 * * *", *, command: str = "false", retries: int = 
             "retry": {"maximumRetries": retries, "initialDelay": 2, "maximumDelay": 60, "backoffMultiplier": 2}
         }
     }
-    made = JobOptions(raw=MappingProxyType(raw), **options)  # type: ignore[arg-type] - the test's own keywords
+    made = JobOptions(raw=MappingProxyType(raw), **options)  # type: ignore[arg-type]  # the test's own keywords
     return Job("a", command, Schedule.parse(schedule, job_name="a", zone=UTC), made)
 
 
 def view(**facts: object) -> ClusterView:
     base = {"backend": "filesystem", "node_name": "node-a", "job_set_id": "v1:0", "quorate": True}
-    return ClusterView(**{**base, **facts})  # type: ignore[arg-type] - the test's own keywords
+    return ClusterView(**{**base, **facts})  # type: ignore[arg-type]  # the test's own keywords
 
 
 LEADER = {"leader": "node-a", "is_leader": True, "available": True}
@@ -190,7 +193,7 @@ def play(
     seconds: float, script: Callable[[World], Awaitable[object]] | None = None, *jobs: Job, **kind: object
 ) -> World:
     async def scenario() -> World:
-        world = World(**kind)  # type: ignore[arg-type] - the test's own keywords
+        world = World(**kind)  # type: ignore[arg-type]  # the test's own keywords
         world.load(*(jobs or (job(),)))
         await world.run(seconds, None if script is None else lambda: script(world))
         return world
@@ -234,7 +237,7 @@ def test_success_ends_the_attempts() -> None:
 
 
 def test_what_is_waited_for_is_shown() -> None:
-    seen = {}
+    seen: dict[str, PendingRetry] = {}
 
     async def script(world: World) -> None:
         await world.clock.sleep(1.5)
@@ -324,6 +327,7 @@ def test_a_reload_that_takes_the_job_away_or_changes_it_settles_the_ladder(edit:
     assert world.starts == [(0.0, 0)]
     assert world.retries.pending == {}
     assert world.lines(logging.INFO, "will not be made") == 1
+    assert world.reports.permanent == 1, "the failure is final after all"
 
 
 def test_a_reload_that_changes_nothing_keeps_the_ladder_and_doubles_nothing() -> None:

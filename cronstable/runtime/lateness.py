@@ -1,0 +1,159 @@
+"""Watches the limits of ``sla`` once a minute and says once what trips (reference 2: only the owner evaluates)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from cronstable.core.clock import Clock, EpochSeconds, Seconds
+from cronstable.core.decision import Verdict
+from cronstable.core.hooks import Lateness
+from cronstable.core.job import Job
+from cronstable.core.retry import moved
+from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord
+from cronstable.core.schedule import Schedule
+from cronstable.core.sla import Breach, Check, Facts, breaches, latch, limits_of
+from cronstable.plugin.protocols import Report
+from cronstable.runtime.cluster_manager import ClusterManager
+from cronstable.runtime.launcher import Launcher
+from cronstable.runtime.scheduler import Scheduler
+
+PAST_THE_MINUTE: Seconds = 0.5
+"""So that the starts of a full minute are there when it is looked at."""
+
+
+class LateReports(Protocol):
+    """Whoever tells people that a job is late."""
+
+    def report(self, report: Report) -> None:
+        """Tell whoever the job names for this event. Must neither wait nor raise."""
+        ...
+
+
+class LatenessWatch:
+    """Implements the launcher's ``RunListener``.
+
+    A node judges a job while it owns it, and on while nobody is known to own it: when quorum is lost, the last owner
+    is the one to say that its jobs do not run. What happened before this node watched a job is not held against it,
+    nor is a pause.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        scheduler: Scheduler,
+        cluster: ClusterManager,
+        launcher: Launcher,
+        log: logging.Logger,
+        reports: LateReports | None = None,
+    ) -> None:
+        self._clock = clock
+        self._scheduler = scheduler
+        self._cluster = cluster
+        self._launcher = launcher
+        self._log = log
+        self._reports = reports
+        self._owned: set[str] = set()
+        self._since: dict[str, tuple[Schedule, float]] = {}
+        self._started: dict[str, float] = {}
+        self._succeeded: dict[str, tuple[float, Seconds | None]] = {}
+        self._latched: dict[str, frozenset[Check]] = {}
+        self.late: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+        self.breaches: dict[tuple[str, str], int] = {}
+
+    # -- what happens to runs -----------------------------------------------------------------------------------------
+
+    def started(self, job: Job, run: LiveRun) -> None:
+        """A run answers every scheduled time up to its start."""
+        self._started[job.name] = run.started_at
+
+    def finished(self, job: Job, record: RunRecord) -> None:
+        """A run that failed to launch answers them too: it is a failure, and not late."""
+        if record.started_at is not None:
+            self._started[job.name] = max(record.started_at, self._started.get(job.name, 0.0))
+        if record.outcome is Outcome.SUCCESS:
+            self._succeeded[job.name] = (record.finished_at, record.duration)
+
+    # -- judging ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Judge once at the start, which begins the watch, and then after each full minute."""
+        while True:
+            self.look()
+            wall = self._clock.now().wall
+            await self._clock.sleep(60 - (wall - PAST_THE_MINUTE) % 60)
+
+    def look(self) -> None:
+        """Judge every job now."""
+        jobs = self._scheduler.jobs
+        for known in (self._since, self._started, self._succeeded, self._latched):
+            for name in [name for name in known if name not in jobs]:
+                del known[name]
+        for job in jobs.values():
+            if "sla" in job.options.raw:
+                self._judge(job)
+        found = {name: tuple(c.value for c in Check if c in checks) for name, checks in self._latched.items() if checks}
+        if found != self.late:
+            self.late = MappingProxyType(found)
+
+    def _judge(self, job: Job) -> None:
+        now = self._clock.now().wall
+        schedule, since = self._since.get(job.name, (None, now))
+        if not self._owns(job) or self._scheduler.paused(job) is not None or not job.options.enabled:
+            self._since[job.name] = (job.schedule, now)
+            self._latched.pop(job.name, None)
+            return
+        if schedule is None or schedule != job.schedule:
+            since = now
+        self._since[job.name] = (job.schedule, since)
+        facts = self._facts(job, since, now)
+        tripped = breaches(limits_of(job.options.raw), facts)
+        self._latched[job.name], fresh, over = latch(self._latched.get(job.name, frozenset()), tripped)
+        for breach in fresh:
+            self._tell(job, breach, facts)
+        for check in over:
+            self._log.info("job %s: %s is kept again", job.name, check)
+
+    def _owns(self, job: Job) -> bool:
+        if self._scheduler.decide(job).verdict is Verdict.RUN:
+            self._owned.add(job.name)
+        else:
+            try:
+                gone = moved(job.name, self._cluster.view())
+            except Exception:  # noqa: BLE001 - the view comes from a plugin; the gate has logged its failure
+                gone = False
+            if gone:
+                self._owned.discard(job.name)
+        return job.name in self._owned
+
+    def _facts(self, job: Job, since: float, now: float) -> Facts:
+        success, duration = self._succeeded.get(job.name, (since, None))
+        return Facts(
+            now=now,
+            due=self._unanswered(job, max(since, self._started.get(job.name, since)), now),
+            oldest_start=min((run.started_at for run in self._launcher.live().get(job.name, ())), default=None),
+            success_since=max(success, since),
+            last_duration=duration,
+        )
+
+    @staticmethod
+    def _unanswered(job: Job, after: float, now: float) -> EpochSeconds | None:
+        if job.schedule.reboot:
+            return None
+        due = job.schedule.next_after(int(after))
+        return due if due is not None and due <= now else None
+
+    def _tell(self, job: Job, breach: Breach, facts: Facts) -> None:
+        self._log.warning("job %s: %s", job.name, breach.words)
+        counted = (job.name, breach.check.value)
+        self.breaches[counted] = self.breaches.get(counted, 0) + 1
+        if self._reports is None:
+            return
+        key = RunKey("", job.name, facts.due)
+        record = RunRecord(key, Outcome.FAILURE, None, facts.oldest_start, facts.now, None, fail_reason=breach.words)
+        last = self._succeeded.get(job.name, (None, None))[0]
+        lateness = Lateness(breach.check.value, breach.threshold, breach.observed, last)
+        self._reports.report(Report("onLate", job, record, facts=lateness))

@@ -1,0 +1,222 @@
+"""Late jobs on virtual time: one alert per episode, visible recovery, the owner alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC
+from pathlib import Path
+from types import MappingProxyType
+
+import anyio
+import yaml
+
+from cronstable.core.decision import DecisionRing
+from cronstable.core.job import Job, JobOptions
+from cronstable.core.runs import LiveRun, Outcome, RunRecord
+from cronstable.core.schedule import Schedule
+from cronstable.core.view import ClusterView
+from cronstable.plugin.protocols import Pause, Report
+from cronstable.runtime.bus import EventBus
+from cronstable.runtime.lateness import LatenessWatch
+from cronstable.runtime.launcher import Launcher
+from cronstable.runtime.output import OutputHub
+from cronstable.runtime.runner import RunRequest
+from cronstable.runtime.scheduler import Scheduler
+from cronstable.testing.clock import VirtualClock, run_virtual
+from cronstable.testing.host import SeededIds
+
+NOON = 1_800_000_000 - 1_800_000_000 % 86_400 + 12 * 3600
+CASES = Path(__file__).resolve().parents[2] / "cases"
+
+
+def view(*, mine: bool, quorate: bool = True) -> ClusterView:
+    leader = "node-a" if mine else "node-b"
+    return ClusterView("fs", "node-a", "v1:0", quorate=quorate, leader=leader, is_leader=mine, available=mine)
+
+
+class Cluster:
+    """Stands in for the cluster manager."""
+
+    def __init__(self) -> None:
+        self.answer: ClusterView | None = None
+        self.elects = False
+
+    def view(self) -> ClusterView | None:
+        return self.answer
+
+
+class Reports:
+    def __init__(self) -> None:
+        self.told: list[Report] = []
+
+    def report(self, report: Report) -> None:
+        self.told.append(report)
+
+    @property
+    def checks(self) -> list[str]:
+        return [r.facts.check for r in self.told if r.facts is not None]
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = VirtualClock.of_loop(wall=NOON - 30)
+        self.lasts = 0.0
+        self.cluster = Cluster()
+        self.reports = Reports()
+        log = logging.Logger("test")
+        self.launcher = Launcher(
+            execute=self._execute,
+            clock=self.clock,
+            ids=SeededIds(),
+            bus=EventBus(log),
+            hub=OutputHub(),
+            log=log,
+            node="node-a",
+            decisions=DecisionRing(),
+        )
+        cluster: object = self.cluster
+        self.scheduler = Scheduler(clock=self.clock, cluster=cluster, launcher=self.launcher, log=log)  # type: ignore[arg-type]  # two members of it are used
+        self.watch = LatenessWatch(
+            clock=self.clock,
+            scheduler=self.scheduler,
+            cluster=cluster,  # type: ignore[arg-type]  # as above
+            launcher=self.launcher,
+            log=log,
+            reports=self.reports,
+        )
+        self.launcher.listeners = (self.watch,)
+
+    async def _execute(
+        self, request: RunRequest, on_started: Callable[[LiveRun], None], permit: Callable[[], None]
+    ) -> RunRecord:
+        permit()
+        now = self.clock.now().wall
+        on_started(LiveRun(request.key, 1, now))
+        await self.clock.sleep(self.lasts)
+        return RunRecord(request.key, Outcome.SUCCESS, 0, now, self.clock.now().wall, self.clock.now().wall - now)
+
+
+def job(sla: dict[str, float], schedule: str = "* * * * *") -> Job:
+    options = JobOptions(raw=MappingProxyType({"sla": dict(sla)}))
+    return Job("a", "true", Schedule.parse(schedule, job_name="a", zone=UTC), options)
+
+
+def play(seconds: float, job: Job, script: Callable[[World], Awaitable[None]]) -> World:
+    async def scenario() -> World:
+        world = World()
+        world.scheduler.load([job])
+        async with anyio.create_task_group() as runs:
+            world.launcher.bind(runs)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(world.scheduler.run)
+                tasks.start_soon(world.watch.run)
+                tasks.start_soon(_await, script(world))
+                await world.clock.sleep(seconds)
+                tasks.cancel_scope.cancel()
+            runs.cancel_scope.cancel()
+        return world
+
+    return run_virtual(scenario)
+
+
+async def _await(this: Awaitable[None]) -> None:
+    await this
+
+
+async def nothing(world: World) -> None:
+    """Let it run."""
+
+
+def test_a_job_that_cannot_start_for_ten_minutes_is_one_alert_and_its_recovery_shows() -> None:
+    case = yaml.safe_load((CASES / "report-late-alert-latches.yaml").read_text())
+    seen: list[object] = []
+
+    async def script(world: World) -> None:
+        world.cluster.elects = True
+        world.cluster.answer = view(mine=True)
+        await world.clock.sleep(100)
+        world.cluster.answer = view(mine=False, quorate=False)
+        await world.clock.sleep(590)
+        seen.append(dict(world.watch.late))
+        world.cluster.answer = view(mine=True)
+        await world.clock.sleep(120)
+        seen.append(dict(world.watch.late))
+
+    world = play(900, job(case["input"]["job"]["sla"]), script)
+    assert len(world.reports.told) == case["expected"]["alerts"]
+    assert world.reports.checks == ["lateAfterSeconds"]
+    assert seen == [{"a": ("lateAfterSeconds",)}, {}]
+    assert world.watch.breaches == {("a", "lateAfterSeconds"): 1}
+
+
+def test_a_job_that_starts_in_time_and_runs_long_trips_only_the_limit_of_its_length() -> None:
+    async def script(world: World) -> None:
+        world.lasts = 500.0
+
+    world = play(400, job({"lateAfterSeconds": 60, "maxRuntimeSeconds": 90}, "0 12 * * *"), script)
+    assert world.reports.checks == ["maxRuntimeSeconds"]
+
+
+def test_a_success_that_came_too_early_is_suspicious() -> None:
+    case = yaml.safe_load((CASES / "report-early-finish-suspicious.yaml").read_text())
+    key = case["expected"]["optional_feature"].split(".")[1].split()[0]
+
+    async def script(world: World) -> None:
+        await world.clock.sleep(200)
+        world.lasts = 45.0
+
+    world = play(600, job({key: 30}), script)
+    assert world.reports.checks == [key]
+    assert world.watch.late == {}
+    assert "took only" in (world.reports.told[0].record.fail_reason or "")
+
+
+def test_time_since_the_last_success_counts_from_the_start_of_the_watch() -> None:
+    world = play(7300, job({"maxTimeSinceSuccessSeconds": 3600}, "0 0 1 1 *"), nothing)
+    assert world.reports.checks == ["maxTimeSinceSuccessSeconds"]
+    facts = world.reports.told[0].facts
+    assert facts is not None
+    assert facts.last_success_at is None
+    assert 3600 < facts.observed < 3700
+
+
+def test_a_follower_says_nothing_and_starts_afresh_when_it_takes_over() -> None:
+    async def script(world: World) -> None:
+        world.cluster.elects = True
+        world.cluster.answer = view(mine=False)
+        await world.clock.sleep(1800)
+        world.cluster.answer = view(mine=True)
+
+    world = play(1900, job({"lateAfterSeconds": 60, "maxTimeSinceSuccessSeconds": 600}), script)
+    assert world.reports.told == []
+
+
+def test_an_owner_that_lost_the_job_to_another_node_says_nothing() -> None:
+    async def script(world: World) -> None:
+        world.cluster.elects = True
+        world.cluster.answer = view(mine=True)
+        await world.clock.sleep(100)
+        world.cluster.answer = view(mine=False)
+
+    assert play(1900, job({"lateAfterSeconds": 60}), script).reports.told == []
+
+
+def test_a_pause_is_not_late() -> None:
+    async def script(world: World) -> None:
+        await world.clock.sleep(100)
+        world.scheduler.pauses = MappingProxyType({"a": Pause("a", NOON + 1000.0)})
+
+    assert play(1300, job({"lateAfterSeconds": 60}), script).reports.told == []
+
+
+def test_a_job_that_is_removed_is_forgotten() -> None:
+    async def script(world: World) -> None:
+        await world.clock.sleep(100)
+        world.scheduler.load([])
+        await world.clock.sleep(100)
+        world.scheduler.load([job({"lateAfterSeconds": 60}, "0 0 1 1 *")])
+
+    world = play(1000, job({"lateAfterSeconds": 60}), script)
+    assert world.reports.told == []
+    assert world.watch.late == {}
