@@ -14,9 +14,9 @@ import anyio
 from cronstable.cli.loading import loader, plugins_with_warnings, print_findings
 from cronstable.config import ClusterConfig, Config, LoadResult
 from cronstable.core.finding import Severity
-from cronstable.plugin.descriptors import ServiceProvider
+from cronstable.plugin.descriptors import NotifierBackend, ServiceProvider
 from cronstable.plugin.manager import Plugins, Provided, load_factory
-from cronstable.plugin.protocols import Election, ElectionContext, Host, Service
+from cronstable.plugin.protocols import Election, ElectionContext, Host, Notifier, Service
 from cronstable.runtime.console import Console, ConsoleHandler
 from cronstable.runtime.daemon import Daemon, Parts
 from cronstable.runtime.execute import make_execute
@@ -71,6 +71,7 @@ def _serve(path: str, level: str, form: str, log: logging.Logger, output: Consol
         plugins=plugins,
         make_election=_Maker(plugins).election,
         make_service=_Maker(plugins).service,
+        make_notifier=_Maker(plugins).notifier,
         make_execute=make_execute(output, spawner, dict(os.environ)),
         load=load,
         hostname=socket.gethostname(),
@@ -124,3 +125,6 @@ class _Maker:
 
     def service(self, provided: Provided[ServiceProvider], settings: object, host: Host) -> Service:
         return cast(Service, load_factory(provided.descriptor.factory, provided)(settings, host))
+
+    def notifier(self, provided: Provided[NotifierBackend], settings: object, host: Host) -> Notifier:
+        return cast(Notifier, load_factory(provided.descriptor.factory, provided)(settings, host))

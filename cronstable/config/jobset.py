@@ -21,9 +21,6 @@ _FIVE: Final = ("minute", "hour", "dayOfMonth", "month", "dayOfWeek")
 
 NOT_ACTED_ON_YET: Final = frozenset(
     {
-        "onFailure",
-        "onPermanentFailure",
-        "onSuccess",
         "onLate",
         "sla",
         "onMissed",

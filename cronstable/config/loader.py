@@ -21,6 +21,7 @@ from cronstable.config.jobset import FileDefaults, JobSet, MergedJobs
 from cronstable.config.merge import Layer, deep_merge
 from cronstable.config.model import ClusterConfig, Config, Findings, LoadResult
 from cronstable.config.options import OptionsMaker, digest
+from cronstable.config.reporters import ReporterChecks
 from cronstable.config.rules import NULLS
 from cronstable.config.schema import compose, dotted_path
 from cronstable.config.validate import Checked, Validator
@@ -32,7 +33,7 @@ from cronstable.plugin.errors import InvalidSettings
 from cronstable.plugin.manager import KEY, Plugins
 
 _NOT_SECTIONS = frozenset({"jobs", "defaults", "include"})
-_SECTIONS_NOT_ACTED_ON_YET = ("state", "notify")
+_SECTIONS_NOT_ACTED_ON_YET = ("state",)
 
 
 def load(path: str, *, plugins: Plugins, environ: Mapping[str, str], hostname: str) -> LoadResult:
@@ -49,7 +50,7 @@ def load(path: str, *, plugins: Plugins, environ: Mapping[str, str], hostname: s
             findings.add(Finding(path, 0, 0, (), message))
         return LoadResult(None, findings.sorted(), ())
     validator = Validator(composed)
-    options = OptionsMaker(environ, validator.job_rule, reader.watched)
+    options = OptionsMaker(environ, validator.job_rule, reader.watched, ReporterChecks(plugins))
     loading = _Loading(
         plugins, environ, hostname, findings, reader, validator, options, JobSet(options, composed, findings)
     )
@@ -247,6 +248,8 @@ class _Loading:
         schema = self.validator.schema["properties"][key]
         section = fill_defaults(schema, value)
         self.sections[key] = section
+        if key == "notify":
+            self._note_all(source, list(ReporterChecks(self.plugins).problems((key, "report"), section.get("report"))))
         service = next((s for s in self.plugins.services.values() if s.descriptor.section == key), None)
         if service is None:
             return

@@ -12,6 +12,7 @@ from typing import Final
 
 from cronstable.config import secrets
 from cronstable.config.envfile import EnvFileError, parse_env_file
+from cronstable.config.reporters import ReporterChecks
 from cronstable.config.rules import Rule
 from cronstable.config.zones import local_zone, named_zone
 from cronstable.core.finding import Problem
@@ -68,11 +69,13 @@ class OptionsMaker:
     """Makes options and remembers what it looked up: zones, users, files.
 
     ``watched`` collects the files that options refer to; ``env_names`` the variables of each env_file by its path.
+    ``reporters``: whom to ask about reports.
     """
 
     environ: Mapping[str, str]
     job_rule: Rule
     watched: dict[str, None]
+    reporters: ReporterChecks | None = None
     env_names: dict[str, frozenset[str]] = field(default_factory=dict)
     _made: dict[bytes, Prepared] = field(default_factory=dict)
     _raws: dict[bytes, tuple[Mapping[str, Json], tuple[Problem, ...]]] = field(default_factory=dict)
@@ -127,9 +130,14 @@ class OptionsMaker:
         for hook in ("onFailure", "onPermanentFailure", "onSuccess", "onLate"):
             if hook in keys:
                 yield from self._secrets(hook, keys[hook])
+                yield from self._reports(hook, keys[hook])
         if keys.get("onLate") and not _has_threshold(keys.get("sla")):
             hint = f"add `sla` with one of {', '.join(_THRESHOLDS)}"
             yield Problem(("onLate",), "nothing can be late without a threshold", hint=hint)
+
+    def _reports(self, hook: str, keys: Json) -> Iterator[Problem]:
+        if self.reporters is not None and isinstance(keys, dict):
+            yield from self.reporters.problems((hook, "report"), keys.get("report"))
 
     def _home(self, directory: str) -> str:
         if directory != "~" and not directory.startswith("~/"):

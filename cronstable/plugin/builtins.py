@@ -7,6 +7,9 @@ BUILTIN_MODULES: tuple[str, ...] = (
     "cronstable.builtin.cluster",
     "cronstable.builtin.state",
     "cronstable.builtin.notify",
+    "cronstable.builtin.mail",
+    "cronstable.builtin.shell",
+    "cronstable.builtin.sentry",
     "cronstable.builtin.web",
 )
 """In the order in which their hooks are read. A builtin is always read before a third party, so it always wins."""

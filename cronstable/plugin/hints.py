@@ -15,6 +15,7 @@ STATE_STORE: Final = "state store"
 NOTIFIER: Final = "notifier"
 
 _GOSSIP: Final = "cronstable-gossip"
+_WEBHOOK: Final = "cronstable-notify-webhook"
 
 PROVIDERS: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
     {
@@ -24,7 +25,7 @@ PROVIDERS: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
         (ELECTION_BACKEND, "filesystem"): "cronstable-fs",
         (STATE_STORE, "etcd"): "cronstable-etcd",
         (STATE_STORE, "filesystem"): "cronstable-fs",
-        (NOTIFIER, "webhook"): "cronstable-notify-webhook",
+        (NOTIFIER, "webhook"): _WEBHOOK,
     }
 )
 """(kind, name) to the distribution that provides it."""
@@ -33,7 +34,19 @@ GOSSIP_KEYS: Final = ("listen", "tls", "peers", "interval", "driftAfter")
 """Keys of ``cluster`` that mean something to the gossip backend only (reference 3.4)."""
 
 PATHS: Final[Mapping[str, str]] = MappingProxyType(
-    {f"cluster.{key}": _GOSSIP for key in (*GOSSIP_KEYS, "observability")}
+    {
+        **{f"cluster.{key}": _GOSSIP for key in (*GOSSIP_KEYS, "observability")},
+        **{
+            f"{place}.report.webhook": _WEBHOOK
+            for place in (
+                "jobs[].onFailure",
+                "jobs[].onPermanentFailure",
+                "jobs[].onSuccess",
+                "jobs[].onLate",
+                "notify",
+            )
+        },
+    }
 )
 """Dotted key path to the distribution that owns it."""
 

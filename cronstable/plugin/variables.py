@@ -68,6 +68,8 @@ _RUN_VARIABLES: Final = (
     "fail_reason",
     "stdout",
     "stderr",
+    "stdout_truncated",
+    "stderr_truncated",
     "exit_code",
     "command",
     "shell",
@@ -91,7 +93,8 @@ _RUN_VARIABLES: Final = (
 
 def _of_report(report: Report, environ: Mapping[str, str]) -> dict[str, Json]:
     job, record, facts = report.job, report.record, report.facts
-    stdout, stderr = (tail(text) if text is not None else None for text in (record.stdout, record.stderr))
+    stdout, stdout_cut = tail(record.stdout)
+    stderr, stderr_cut = tail(record.stderr)
     variables: dict[str, Json] = {
         **dict.fromkeys(_RUN_VARIABLES),
         "event": report.event,
@@ -102,6 +105,8 @@ def _of_report(report: Report, environ: Mapping[str, str]) -> dict[str, Json]:
         "fail_reason": record.fail_reason or record.skip_reason,
         "stdout": stdout,
         "stderr": stderr,
+        "stdout_truncated": stdout_cut,
+        "stderr_truncated": stderr_cut,
         "exit_code": record.exit_code,
         "command": job.command if isinstance(job.command, str) else shlex.join(job.command),
         "shell": job.options.shell,
@@ -160,13 +165,13 @@ def _facts(job: Job, record: RunRecord, reason: str, host: str) -> str:
     return "\n".join(f"{name}: {text}" for name, text in lines if text)
 
 
-def tail(text: str, limit: int = OUTPUT_TAIL) -> str:
-    """The last ``limit`` bytes of ``text`` in UTF-8, after a line that says how many bytes are missing."""
-    data = text.encode("utf-8", "replace")
+def tail(text: str | None, limit: int = OUTPUT_TAIL) -> tuple[str | None, bool]:
+    """The last ``limit`` bytes of ``text`` in UTF-8, after a line that says how many are missing; whether any are."""
+    data = (text or "").encode("utf-8", "replace")
     if len(data) <= limit:
-        return text
+        return text, False
     kept = data[-limit:].decode("utf-8", "ignore")
-    return f"[... {len(data) - limit} bytes cut ...]\n{kept}"
+    return f"[... {len(data) - limit} bytes cut ...]\n{kept}", True
 
 
 def _time(at: float | None) -> str | None:

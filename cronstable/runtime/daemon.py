@@ -31,6 +31,7 @@ from cronstable.runtime.output import OutputHub
 from cronstable.runtime.reaper import Reaper
 from cronstable.runtime.reboot import RebootKeeper
 from cronstable.runtime.reload import Reloader
+from cronstable.runtime.reports import MakeNotifier, Reports
 from cronstable.runtime.retries import Retries
 from cronstable.runtime.scheduler import Scheduler
 from cronstable.runtime.services import MakeService, Services
@@ -48,6 +49,7 @@ class Parts:
     plugins: Plugins
     make_election: MakeElection
     make_service: MakeService
+    make_notifier: MakeNotifier
     make_execute: Callable[[DaemonHost, OutputHub, str], Execute]
     load: Callable[[], LoadResult]
     hostname: str
@@ -96,11 +98,32 @@ class Daemon:
         self.reboot = RebootKeeper(
             clock=clock, scheduler=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
         )
+        self.reports = Reports(
+            notifiers=parts.plugins.notifiers,
+            make=parts.make_notifier,
+            host=self.host,
+            bus=self.bus,
+            log=parts.log,
+            node=self.node,
+            hostname=parts.hostname,
+            stopping=lambda: self.launcher.stopping,
+        )
+        self.reports.configure(config.sections.get("notify"))
         self.retries = Retries(
-            clock=clock, scheduler=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
+            clock=clock,
+            scheduler=self.scheduler,
+            cluster=self.cluster,
+            launcher=self.launcher,
+            log=parts.log,
+            reports=self.reports,
         )
         self.lateness = LatenessWatch(
-            clock=clock, scheduler=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
+            clock=clock,
+            scheduler=self.scheduler,
+            cluster=self.cluster,
+            launcher=self.launcher,
+            log=parts.log,
+            reports=self.reports,
         )
         self.launcher.admission = self.retries
         self.launcher.listeners += (self.retries, self.lateness)
@@ -123,6 +146,8 @@ class Daemon:
         """Serve until told to stop; 0 after an orderly end."""
         async with anyio.create_task_group() as services:
             self.services.bind(services)
+            self.reports.bind(services)
+            services.start_soon(self.reports.follow)
             services.start_soon(self._signals)
             if self._parts.reaper is not None:
                 services.start_soon(self._parts.reaper.run)
@@ -135,6 +160,7 @@ class Daemon:
                     await self.cluster.stop("the daemon is stopping")
                     election.cancel_scope.cancel()
                 await self._drain(runs.cancel_scope)
+            await self.reports.finish()
             services.cancel_scope.cancel()
         self._log.info("stopped")
         return 0
@@ -227,6 +253,7 @@ class Daemon:
                 self._log.warning("%s: %s", finding.file, finding.message)
         await self.cluster.reconcile(config.cluster)
         self.scheduler.load(config.jobs)
+        self.reports.configure(config.sections.get("notify"))
         self.retries.reloaded()
         await self.services.reconcile(config.settings)
         self._parts.configure_logging(config.logging)
