@@ -15,10 +15,12 @@ from typing import Any
 
 from cronstable.api import JobOptions
 from cronstable.config import compose_schema
+from cronstable.config.jobset import NOT_ACTED_ON_YET
 from cronstable.plugin.manager import load_plugins
 
 DOCS = Path(__file__).parent
 KEYS = re.compile(r"(<!-- keys: ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+INERT = re.compile(r"(<!-- job keys without effect -->\n).*?(<!-- end -->)", re.DOTALL)
 FILE = re.compile(r"(<!-- file: (\S+) -->\n)```python\n.*?```\n", re.DOTALL)
 REPORT = re.compile(r"^(jobs\[\]\.on[A-Za-z]+|notify)\.report")
 
@@ -89,7 +91,10 @@ def filled(page: str, schema: Mapping[str, Any]) -> str:
     def code(match: re.Match[str]) -> str:
         return f"{match[1]}```python\n{(DOCS.parent / match[2]).read_text(encoding='utf-8')}```\n"
 
-    return FILE.sub(code, KEYS.sub(table, page))
+    def inert(match: re.Match[str]) -> str:
+        return f"{match[1]}{', '.join(f'`{key}`' for key in sorted(NOT_ACTED_ON_YET))}\n{match[2]}"
+
+    return INERT.sub(inert, FILE.sub(code, KEYS.sub(table, page)))
 
 
 if __name__ == "__main__":
