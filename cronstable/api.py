@@ -78,6 +78,8 @@ if TYPE_CHECKING:
         HostSnapshot,
         Http,
         HttpResponse,
+        HttpStream,
+        HttpStreams,
         Ids,
         LeaderChange,
         LeaseStore,
@@ -145,6 +147,8 @@ __all__ = [
     "HostSnapshot",
     "Http",
     "HttpResponse",
+    "HttpStream",
+    "HttpStreams",
     "Ids",
     "Instant",
     "InvalidSettings",
@@ -240,9 +244,9 @@ _HOMES = {
     "cronstable.plugin.hookspecs": "hookimpl",
     "cronstable.plugin.protocols": (
         "Actor Bounded CancelRun ClaimLog Command CommandOutcome Document Done Election ElectionContext FileSystem "
-        "FleetReport Host HostSnapshot Http HttpResponse Ids LeaderChange LeaseStore Message NoSuchJob "
-        "Notifier Observable Pause ProcessEnd Processes QuorumLoss RebootLedger RebootMarks Refused ReloadHealth "
-        "Report Resume Rng Service Shutdown Started StartRun StateStore Threads"
+        "FleetReport Host HostSnapshot Http HttpResponse HttpStream HttpStreams Ids LeaderChange LeaseStore Message "
+        "NoSuchJob Notifier Observable Pause ProcessEnd Processes QuorumLoss RebootLedger RebootMarks Refused "
+        "ReloadHealth Report Resume Rng Service Shutdown Started StartRun StateStore Threads"
     ),
     "cronstable.plugin.secret": "SecretSource",
     "cronstable.plugin.variables": "template_variables",

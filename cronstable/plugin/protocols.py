@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -12,7 +13,7 @@ from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.events import Event
 from cronstable.core.hooks import JobEvent, Lateness
 from cronstable.core.job import Job, Json
-from cronstable.core.runs import Line, LiveRun, PendingRetry, RunRecord
+from cronstable.core.runs import Line, LiveRun, PendingRetry, Resources, RunRecord
 from cronstable.core.store import Appended, Grant, Holder, Observation, Seen
 from cronstable.core.view import ClusterView
 
@@ -101,6 +102,37 @@ class Http(Protocol):
         tls: ssl.SSLContext | None = None,
     ) -> HttpResponse:
         """One exchange. Raises ``OSError`` (which ``TimeoutError`` is) when no complete answer came in time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HttpStream:
+    """An answer that is still coming; ``lines`` are its lines as they arrive, without their ends.
+
+    Reading them raises ``OSError`` when the connection breaks or a line is longer than 1 MiB, and never by itself when
+    nothing comes: bound the wait. ``headers`` have lower-case names.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    lines: AsyncIterator[bytes]
+
+
+@runtime_checkable
+class HttpStreams(Protocol):
+    """Optional side of ``Http``: answers without an end, such as a watch. The daemon's client has it."""
+
+    def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        content: bytes = b"",
+        timeout: Seconds,
+        tls: ssl.SSLContext | None = None,
+    ) -> AbstractAsyncContextManager[HttpStream]:
+        """Begin an exchange; entering raises ``OSError`` when no answer began within ``timeout`` seconds."""
         ...
 
 
@@ -234,6 +266,7 @@ class HostSnapshot:
     ``cluster``: the view, None when there is no section or its backend failed to start (then ``cluster_error``).
     ``retries``: jobs whose last run failed and is to be tried again.
     ``late``: jobs that trip a limit of their ``sla``, with the names of the limits.
+    ``resources``: what living runs used so far, by run id, where that is sampled.
     ``ready``: configuration loaded and every configured backend started or given up on.
     ``stopping``: a shutdown is under way.
     """
@@ -257,6 +290,7 @@ class HostSnapshot:
     paused: Mapping[str, Pause] = field(default_factory=lambda: MappingProxyType({}))
     retries: Mapping[str, PendingRetry] = field(default_factory=lambda: MappingProxyType({}))
     late: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    resources: Mapping[str, Resources] = field(default_factory=lambda: MappingProxyType({}))
     ready: bool = True
     stopping: bool = False
 

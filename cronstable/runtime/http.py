@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cronstable.core.clock import Seconds
-from cronstable.plugin.protocols import HttpResponse
+from cronstable.plugin.protocols import HttpResponse, HttpStream
 
 if TYPE_CHECKING:
     import httpx
 
+LONGEST_LINE: Final = 1 << 20
+"""Bytes of one line of a stream."""
+
+CONTEXTS_KEPT: Final = 16
+"""The least recently used one beyond these is closed."""
+
 
 class HttpxClient:
-    """Implements ``cronstable.api.Http``: verified TLS, no proxies from the environment, no redirects."""
+    """Implements ``cronstable.api.Http`` and ``HttpStreams``.
+
+    TLS is verified, proxies of the environment are not used, redirects not followed. Connections are pooled for each
+    TLS context; of contexts that were replaced, as rotated certificates are, only a few are kept.
+    """
 
     def __init__(self) -> None:
         self._clients: dict[ssl.SSLContext | None, httpx.AsyncClient] = {}
 
-    def _client(self, tls: ssl.SSLContext | None) -> httpx.AsyncClient:
+    async def _client(self, tls: ssl.SSLContext | None) -> httpx.AsyncClient:
         import httpx
 
-        if tls not in self._clients:
+        client = self._clients.pop(tls, None)
+        if client is None:
             verify: ssl.SSLContext | bool = tls if tls is not None else True
-            self._clients[tls] = httpx.AsyncClient(verify=verify, trust_env=False, follow_redirects=False)
-        return self._clients[tls]
+            client = httpx.AsyncClient(verify=verify, trust_env=False, follow_redirects=False)
+        self._clients[tls] = client
+        if len(self._clients) > CONTEXTS_KEPT:
+            await self._clients.pop(next(iter(self._clients))).aclose()
+        return client
 
     async def request(
         self,
@@ -44,15 +59,64 @@ class HttpxClient:
 
         try:
             with anyio.fail_after(timeout):
-                answer = await self._client(tls).request(
-                    method, url, headers=dict(headers), content=content, timeout=timeout
-                )
+                client = await self._client(tls)
+                answer = await client.request(method, url, headers=dict(headers), content=content, timeout=timeout)
         except httpx.HTTPError as error:
             raise OSError(f"{type(error).__name__}: {error}") from error
         return HttpResponse(answer.status_code, dict(answer.headers.items()), answer.content)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        content: bytes = b"",
+        timeout: Seconds,
+        tls: ssl.SSLContext | None = None,
+    ) -> AsyncIterator[HttpStream]:
+        """An answer that is read line by line; it must begin within ``timeout`` seconds."""
+        import anyio
+        import httpx
+
+        client = await self._client(tls)
+        request = client.build_request(
+            method, url, headers=dict(headers), content=content, timeout=httpx.Timeout(timeout, read=None)
+        )
+        try:
+            with anyio.fail_after(timeout):
+                answer = await client.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise OSError(f"{type(error).__name__}: {error}") from error
+        lines = _lines(answer)
+        try:
+            yield HttpStream(answer.status_code, dict(answer.headers.items()), lines)
+        finally:
+            # Closing sends nothing and waits for nobody: the connection is dropped with what was still to come.
+            with anyio.CancelScope(shield=True), anyio.move_on_after(timeout):
+                await lines.aclose()
+                await answer.aclose()
 
     async def close(self) -> None:
         """Close all connections."""
         clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             await client.aclose()
+
+
+async def _lines(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
+    import httpx
+
+    rest = b""
+    try:
+        async for piece in answer.aiter_bytes():
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                yield line
+            if len(rest) > LONGEST_LINE:
+                raise OSError(f"a line of the answer is longer than {LONGEST_LINE} bytes")
+    except httpx.HTTPError as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+    if rest:
+        yield rest

@@ -1,0 +1,123 @@
+"""The HTTP client against a small server on this machine: complete answers, streams, deadlines, broken connections."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio
+import pytest
+from anyio.abc import SocketStream
+
+from cronstable.api import Http, HttpStreams
+from cronstable.runtime.http import CONTEXTS_KEPT, LONGEST_LINE, HttpxClient
+
+pytestmark = pytest.mark.anyio
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-Kind: Test\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+Server = Callable[..., AbstractAsyncContextManager[str]]
+
+
+@pytest.fixture
+def server() -> Server:
+    """``async with server(b"...", b"...") as url``: sends these pieces, then closes or stays silent."""
+
+    @asynccontextmanager
+    async def serve(*pieces: bytes, close: bool = True) -> AsyncIterator[str]:
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+
+        async def handle(stream: SocketStream) -> None:
+            async with stream:
+                with anyio.move_on_after(10):
+                    await stream.receive()
+                    for piece in pieces:
+                        await stream.send(piece)
+                    if not close:
+                        await anyio.Event().wait()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, handle)
+            yield f"http://127.0.0.1:{port}/"
+            tasks.cancel_scope.cancel()
+        await listener.aclose()
+
+    return serve
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[HttpxClient]:
+    client = HttpxClient()
+    yield client
+    await client.close()
+
+
+async def test_the_client_has_both_sides_of_the_seam(client: HttpxClient) -> None:
+    http: Http = client
+    assert isinstance(http, HttpStreams)
+
+
+async def test_an_answer_comes_whole_with_lower_case_headers(client: HttpxClient, server: Server) -> None:
+    async with server(HEAD + b"Content-Length: 2\r\n\r\n", b"ok") as url:
+        answer = await client.request("GET", url, timeout=10)
+    assert (answer.status, answer.headers["x-kind"], answer.content) == (200, "Test", b"ok")
+
+
+async def test_lines_of_a_stream_arrive_before_it_ends(client: HttpxClient, server: Server) -> None:
+    head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with server(head, chunk(b"one\ntw"), chunk("o\u2028\n".encode()), close=False) as url:
+        with anyio.fail_after(10):
+            async with client.stream("POST", url, content=b"{}", timeout=10) as stream:
+                assert (stream.status, stream.headers["x-kind"]) == (200, "Test")
+                assert await anext(stream.lines) == b"one"
+                assert await anext(stream.lines) == "two\u2028".encode()
+
+
+async def test_a_stream_that_ends_gives_its_last_line(client: HttpxClient, server: Server) -> None:
+    length = HEAD + b"Content-Length: 3\r\n\r\n"
+    async with server(length, b"a\nb") as url, client.stream("GET", url, timeout=10) as stream:
+        assert [line async for line in stream.lines] == [b"a", b"b"]
+
+
+async def test_a_stream_that_breaks_is_an_os_error(client: HttpxClient, server: Server) -> None:
+    head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with server(head, chunk(b"one\n")) as url, client.stream("GET", url, timeout=10) as stream:
+        assert await anext(stream.lines) == b"one"
+        with pytest.raises(OSError, match="RemoteProtocolError"):
+            await anext(stream.lines)
+
+
+async def test_a_line_without_an_end_is_refused(client: HttpxClient, server: Server) -> None:
+    head, flood = HEAD + b"Transfer-Encoding: chunked\r\n\r\n", chunk(b"x" * (LONGEST_LINE + 1))
+    async with server(head, flood, close=False) as url, client.stream("GET", url, timeout=10) as stream:
+        with pytest.raises(OSError, match="longer than"):
+            await anext(stream.lines)
+
+
+async def test_silence_ends_at_the_deadline_for_both(client: HttpxClient, server: Server) -> None:
+    async with server(close=False) as url:
+        with pytest.raises(OSError):
+            await client.request("GET", url, timeout=0.1)
+        with pytest.raises(OSError):
+            async with client.stream("GET", url, timeout=0.1):
+                pass
+
+
+async def test_a_connection_closed_without_an_answer_is_an_os_error(client: HttpxClient, server: Server) -> None:
+    async with server() as url:
+        with pytest.raises(OSError, match="RemoteProtocolError"):
+            await client.request("GET", url, timeout=10)
+
+
+async def test_replaced_tls_contexts_are_not_kept_for_ever(client: HttpxClient, server: Server) -> None:
+    async with server(HEAD + b"Content-Length: 0\r\n\r\n") as url:
+        for _ in range(CONTEXTS_KEPT + 4):
+            await client.request("GET", url, timeout=10, tls=ssl.create_default_context())
+    assert len(client._clients) == CONTEXTS_KEPT
