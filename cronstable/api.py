@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from cronstable.core.finding import KeyPath, Problem, Severity
     from cronstable.core.hooks import JobEvent, Lateness
     from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, FailsWhen, Job, JobOptions, Json
-    from cronstable.core.runs import Line, LiveRun, Outcome, RunKey, RunRecord, Trigger
+    from cronstable.core.runs import (
+        Line,
+        LiveRun,
+        Outcome,
+        PendingRetry,
+        Resources,
+        ResourceSample,
+        RunKey,
+        RunRecord,
+        Trigger,
+    )
     from cronstable.core.schedule import Schedule
     from cronstable.core.store import (
         Appended,
@@ -177,6 +187,7 @@ __all__ = [
     "Pause",
     "PeerStatus",
     "PeerView",
+    "PendingRetry",
     "PluginError",
     "Problem",
     "ProcessEnd",
@@ -190,6 +201,8 @@ __all__ = [
     "ReloadHealth",
     "Reloaded",
     "Report",
+    "ResourceSample",
+    "Resources",
     "Resume",
     "Rng",
     "RunFinished",
@@ -229,7 +242,7 @@ _HOMES = {
     "cronstable.core.finding": "KeyPath Problem Severity",
     "cronstable.core.hooks": "JobEvent Lateness",
     "cronstable.core.job": "ClusterPolicy ConcurrencyPolicy FailsWhen Job JobOptions Json",
-    "cronstable.core.runs": "Line LiveRun Outcome RunKey RunRecord Trigger",
+    "cronstable.core.runs": "Line LiveRun Outcome PendingRetry ResourceSample Resources RunKey RunRecord Trigger",
     "cronstable.core.schedule": "Schedule",
     "cronstable.core.store": (
         "Appended Fenced Full Grant Held Holder LeaseRecord Observation Seen StoreUnavailable Taken Unknown "

@@ -57,10 +57,35 @@ class LiveRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ResourceSample:
+    """A run at one instant. ``at``: wall seconds; ``cpu``: processor seconds so far; ``rss``: bytes of memory then."""
+
+    at: float
+    cpu: Seconds
+    rss: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a run used, as far as samples can tell: processor seconds, the most memory in bytes, the last samples."""
+
+    cpu_user: Seconds = 0.0
+    cpu_system: Seconds = 0.0
+    max_rss: int = 0
+    samples: tuple[ResourceSample, ...] = ()
+
+    @property
+    def cpu(self) -> Seconds:
+        """Processor seconds of both kinds."""
+        return self.cpu_user + self.cpu_system
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """A run that is over, or an occurrence that was skipped (then only ``skip_reason`` and the times are set).
 
     ``stdout``/``stderr``: what was kept of the captured output (``saveLimit``), None when not captured.
+    ``resources``: what it used, None when that was not sampled (``monitorResources``).
     """
 
     key: RunKey
@@ -73,6 +98,7 @@ class RunRecord:
     skip_reason: str | None = None
     stdout: str | None = None
     stderr: str | None = None
+    resources: Resources | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,18 @@ class Admission(Protocol):
         ...
 
 
+class Tracer(Protocol):
+    """Makes a span of each run. Called on the loop."""
+
+    def begin(self, job: Job, key: RunKey) -> Mapping[str, str]:
+        """A run is about to be spawned; the variables that tell its process what it is a part of. Never raises."""
+        ...
+
+    def end(self, key: RunKey, record: RunRecord | None) -> None:
+        """A run is over; None when it never started. For a run that was not begun as well. Never raises."""
+        ...
+
+
 class Denied(Exception):
     """The permit to spawn was not given."""
 
@@ -123,6 +135,8 @@ class Launcher:
         self.decisions = decisions
         self.listeners: tuple[RunListener, ...] = ()
         self.admission: Admission | None = None
+        self.tracer: Tracer | None = None
+        self.complete: Callable[[RunRecord], RunRecord] = _as_it_is
         self.stopping = False
         self._live: Mapping[str, tuple[LiveRun, ...]] | None = None
         self._rows: Mapping[str, tuple[RunRecord, ...]] | None = None
@@ -257,7 +271,8 @@ class Launcher:
                 await self._queue(flight)
             elif flight.ahead and not await self._evict(flight.ahead, job):
                 raise Denied(_forbidden("the run to be replaced did not end in time"))
-            request = RunRequest(key, job, flight.cancellation, first_run_id=flight.first_run_id)
+            variables = {} if self.tracer is None else self.tracer.begin(job, key)
+            request = RunRequest(key, job, flight.cancellation, variables, flight.first_run_id)
             record = await self._execute(request, lambda live: self._started(flight, live), permit)
         except Denied as denied:
             self.record(job, key.scheduled_at, denied.decision)
@@ -296,7 +311,10 @@ class Launcher:
             del self._flights[flight.job.name]
         flight.over.set()
         self._live = None
+        if self.tracer is not None:
+            self.tracer.end(flight.key, record)
         if record is not None:
+            record = self.complete(record)
             self._say(record)
             self.remember(record)
             self._bus.emit(RunFinished(record))
@@ -312,6 +330,10 @@ class Launcher:
             self._log.warning("job %s: failed: %s (run %s)", name, record.fail_reason, run)
         else:
             self._log.info("job %s: %s in %.3f s (run %s)", name, record.outcome, record.duration or 0.0, run)
+
+
+def _as_it_is(record: RunRecord) -> RunRecord:
+    return record
 
 
 def _forbidden(detail: str) -> Decision:

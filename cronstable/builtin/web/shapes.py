@@ -17,6 +17,7 @@ from cronstable.api import (
     LeaseView,
     Outcome,
     PeerView,
+    Resources,
     RunRecord,
 )
 
@@ -58,8 +59,20 @@ def run_entry(record: RunRecord) -> dict[str, Json]:
         "duration": _seconds(record.duration),
         "fail_reason": record.fail_reason,
         "skip_reason": record.skip_reason,
-        "resources": None,
+        "resources": resources_entry(record.resources),
         "ranAt": iso(record.finished_at),
+    }
+
+
+def resources_entry(used: Resources | None) -> Json:
+    """What a run used, null when nothing was sampled."""
+    if used is None:
+        return None
+    return {
+        "cpu_user_seconds": _seconds(used.cpu_user),
+        "cpu_system_seconds": _seconds(used.cpu_system),
+        "cpu_seconds": _seconds(used.cpu),
+        "max_rss_bytes": used.max_rss,
     }
 
 
@@ -252,12 +265,15 @@ def cluster_owner(view: ClusterView, job: Job) -> str | None:
 
 def _conditional(snapshot: HostSnapshot, job: Job) -> dict[str, Json]:
     options = job.options
+    live = snapshot.live.get(job.name, ())
     entry: dict[str, Json] = {}
     schedule = job.schedule
     if schedule.resolved != schedule.text and not schedule.text.startswith(
         "@"
     ):  # nicknames resolve too, to no surprise
         entry["schedule_resolved"] = schedule.resolved
+    if running := [snapshot.resources[run.key.run_id] for run in live if run.key.run_id in snapshot.resources]:
+        entry["running_resources"] = [resources_entry(used) for used in running]
     if job.name in snapshot.reboot_pending:
         entry["rebootPending"] = True
     if isinstance(limits := options.raw.get("sla"), dict):
@@ -320,9 +336,16 @@ def _stats(records: Sequence[RunRecord]) -> dict[str, Json]:
         "min_duration": _seconds(min(durations, default=None)),
         "max_duration": _seconds(max(durations, default=None)),
         "last_duration": _seconds(durations[-1]) if durations else None,
-        **{
-            f"{kind}_{what}": None for what in ("cpu_seconds", "rss_bytes") for kind in ("avg", "max", "last")
-        },  # nothing measures these yet; the keys are part of the shape
+        **_figures("cpu_seconds", [r.resources.cpu for r in runs if r.resources is not None]),
+        **_figures("rss_bytes", [r.resources.max_rss for r in runs if r.resources is not None]),
+    }
+
+
+def _figures(what: str, values: Sequence[float]) -> dict[str, Json]:
+    return {
+        f"avg_{what}": _seconds(sum(values) / len(values)) if values else None,
+        f"max_{what}": _seconds(max(values, default=None)),
+        f"last_{what}": _seconds(values[-1]) if values else None,
     }
 
 
