@@ -9,11 +9,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import pytest
 
 from cronstable import api
+from cronstable.api import JobEvent, LeaderChange, template_variables
+from cronstable.builtin.shell import environment
 from cronstable.builtin.web.app import Api
 from cronstable.builtin.web.auth import Guard
 from cronstable.builtin.web.settings import WebSettings
@@ -146,6 +148,16 @@ def test_every_nickname_and_every_variable_of_a_run_is_in_the_user_guide() -> No
     assert documented == set(variables)
 
 
+def test_every_variable_of_a_report_is_in_the_user_guide() -> None:
+    section = page("user-guide.md").partition("## Reports")[2].partition("\n## ")[0]
+    variables = template_variables(LeaderChange("node", True, "node", 0.0))
+    documented = set(re.findall(r"`([A-Za-z_]+)`", section))
+    only_for_clusters = {"role", "is_leader", "leader"}
+    assert set(variables) - documented - only_for_clusters == set()
+    assert set(environment(variables)) - documented == set()
+    assert set(get_args(JobEvent)) - documented == set()
+
+
 def test_the_status_page_lists_the_job_keys_without_effect(filled: Callable[[str], str]) -> None:
     text = page("status.md")
     assert "`onUnfinishedClaim`" in text
@@ -188,8 +200,7 @@ def test_the_yaml_of_the_pages_is_valid(
     config = tmp_path / "cronstable.yaml"
     config.write_text(block.replace("/run/secrets/viewer", str(secret)), encoding="utf-8")
     result = load_config(config, plugins, os.environ)
-    assert format_findings(result.findings, "text") == ""
-    assert result.config is not None
+    assert result.config is not None, format_findings(result.findings, "text")
 
 
 # -- links ------------------------------------------------------------------------------------------------------------
