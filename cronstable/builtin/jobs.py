@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cronstable.api import ClusterPolicy, ConcurrencyPolicy, ConfigFragment, JsonSchema, hookimpl
+from cronstable.builtin.sections import secret
 
 _ID: Final = "https://cronstable.dev/schema/jobs"
 
@@ -182,6 +183,16 @@ _WATCHING: Final[JsonSchema] = {
         prefix={"type": "string", "pattern": "^[^\\r\\n:|]*$", "description": "Without `:` and `|`."},
         host={"type": "string"},
         port=_integer("Of the statsd server.", 8125, minimum=1, maximum=65535),
+    ),
+    "monitor": _mapping(
+        "Where each run checks in: a dead man's switch such as healthchecks. From the node that ran, and no other.",
+        {"url": {"fromEnvVar": "BACKUP_CHECK_URL"}},
+        required=["url"],
+        url=secret("Called as it is after a success, with /start, /fail and /log below it"),
+        start=_flag("Say when a run begins.", True),
+        success=_flag("Say when it succeeds.", True),
+        fail=_flag("Say when it fails, with the reason and the end of the output.", True),
+        log=_flag("Send the end of the output of every run.", False),
     ),
     "monitorResources": {
         "type": ["boolean", "object"],

@@ -21,16 +21,12 @@ _FIVE: Final = ("minute", "hour", "dayOfMonth", "month", "dayOfWeek")
 
 NOT_ACTED_ON_YET: Final = frozenset(
     {
-        "onLate",
-        "sla",
         "onMissed",
         "startingDeadlineSeconds",
         "catchupJitterSeconds",
         "onlyIfLastSucceeded",
         "archiveOutput",
         "redactArchivedSecrets",
-        "statsd",
-        "monitorResources",
         "concurrencyScope",
         "onUnfinishedClaim",
     }
@@ -44,7 +40,6 @@ _INERT: Final[Mapping[str, Json]] = {
     "redactArchivedSecrets": True,
     "onlyIfLastSucceeded": False,
     "catchupJitterSeconds": 0,
-    "monitorResources": False,
     "startingDeadlineSeconds": None,
     "onUnfinishedClaim": "skip",
 }

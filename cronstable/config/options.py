@@ -127,7 +127,7 @@ class OptionsMaker:
         return known
 
     def _check_raw(self, keys: Mapping[str, Json]) -> Iterator[Problem]:
-        for hook in ("onFailure", "onPermanentFailure", "onSuccess", "onLate"):
+        for hook in ("onFailure", "onPermanentFailure", "onSuccess", "onLate", "monitor"):
             if hook in keys:
                 yield from self._secrets(hook, keys[hook])
                 yield from self._reports(hook, keys[hook])

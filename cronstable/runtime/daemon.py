@@ -24,9 +24,10 @@ from cronstable.plugin.protocols import HostSnapshot
 from cronstable.runtime.bus import EventBus
 from cronstable.runtime.cluster_manager import ClusterManager, MakeElection
 from cronstable.runtime.commands import Commands
+from cronstable.runtime.companions import Companions
 from cronstable.runtime.host import DaemonHost, Seams
 from cronstable.runtime.lateness import LatenessWatch
-from cronstable.runtime.launcher import Execute, Launcher
+from cronstable.runtime.launcher import Execute, Launcher, Tracer
 from cronstable.runtime.output import OutputHub
 from cronstable.runtime.reaper import Reaper
 from cronstable.runtime.reboot import RebootKeeper
@@ -43,7 +44,10 @@ FORCED_DRAIN: Seconds = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the daemon is put together from; the command line gives the real ones."""
+    """What the daemon is put together from; the command line gives the real ones.
+
+    ``shutdown_grace``: how long a stop waits for runs before it ends them; None waits for as long as they take.
+    """
 
     seams: Seams
     plugins: Plugins
@@ -56,6 +60,8 @@ class Parts:
     log: logging.Logger
     configure_logging: Callable[[Mapping[str, object] | None], None]
     reaper: Reaper | None = None
+    tracer: Tracer | None = None
+    shutdown_grace: Seconds | None = None
 
 
 class Daemon:
@@ -126,7 +132,10 @@ class Daemon:
             reports=self.reports,
         )
         self.launcher.admission = self.retries
+        self.launcher.tracer = parts.tracer
         self.launcher.listeners += (self.retries, self.lateness)
+        self.companions = Companions(self.host)
+        self.companions.attach(self.launcher)
         self.services = Services(
             providers=parts.plugins.services, make=parts.make_service, host=self.host, log=parts.log
         )
@@ -147,6 +156,7 @@ class Daemon:
         async with anyio.create_task_group() as services:
             self.services.bind(services)
             self.reports.bind(services)
+            self.companions.bind(services)
             services.start_soon(self.reports.follow)
             services.start_soon(self._signals)
             if self._parts.reaper is not None:
@@ -160,6 +170,7 @@ class Daemon:
                     await self.cluster.stop("the daemon is stopping")
                     election.cancel_scope.cancel()
                 await self._drain(runs.cancel_scope)
+            await self.companions.finish()
             await self.reports.finish()
             services.cancel_scope.cancel()
         self._log.info("stopped")
@@ -198,9 +209,7 @@ class Daemon:
         """Stop in order; asked a second time, end the runs as well."""
         if self.launcher.stopping:
             self._log.warning("told to stop again: ending %d runs", self.launcher.busy)
-            self.launcher.force()
-            self._forced = True
-            self._drain_wait.cancel()
+            self._end_runs()
             return
         self._log.info("stopping: no new runs, %d to finish", self.launcher.busy)
         self.launcher.stopping = True
@@ -208,11 +217,19 @@ class Daemon:
         self._stop.set()
         self.scheduler.poke()
 
+    def _end_runs(self) -> None:
+        self.launcher.force()
+        self._forced = True
+        self._drain_wait.cancel()
+
     async def _drain(self, runs: anyio.CancelScope) -> None:
         """Wait for the runs to end, and say now and then what is waited for; not for long once told twice to stop."""
+        grace = self._parts.shutdown_grace
+        end = float("inf") if grace is None else self._clock.now().boot + grace
         while self.launcher.busy:
             forced = self._forced
-            with anyio.move_on_after(FORCED_DRAIN if forced else DRAIN_NOTICE) as self._drain_wait:
+            patience = FORCED_DRAIN if forced else min(DRAIN_NOTICE, max(0.0, end - self._clock.now().boot))
+            with anyio.move_on_after(patience) as self._drain_wait:
                 await self.launcher.idle()
             if not self.launcher.busy:
                 return
@@ -221,6 +238,10 @@ class Daemon:
                 self._log.error("giving up on %d runs that did not end (%s)", self.launcher.busy, waiting)
                 runs.cancel()
                 return
+            if self._clock.now().boot >= end:
+                self._log.warning("the time to stop is over: ending %d runs (%s)", self.launcher.busy, waiting)
+                self._end_runs()
+                continue
             self._log.info("waiting for %d runs to end (%s)", self.launcher.busy, waiting)
 
     async def _signals(self) -> None:
@@ -301,6 +322,7 @@ class Daemon:
             paused=self.scheduler.pauses,
             retries=self.retries.pending,
             late=self.lateness.late,
+            resources=self.companions.resources(),
             ready=self._ready,
             stopping=self.launcher.stopping,
         )
