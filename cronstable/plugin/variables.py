@@ -120,6 +120,13 @@ def _of_report(report: Report, environ: Mapping[str, str]) -> dict[str, Json]:
         "run_id": record.key.run_id or None,
         "environment": {**environ, **dict(job.options.environment)},
     }
+    if record.resources is not None:
+        variables |= {
+            "cpu_seconds": record.resources.cpu,
+            "cpu_user_seconds": record.resources.cpu_user,
+            "cpu_system_seconds": record.resources.cpu_system,
+            "max_rss_bytes": record.resources.max_rss,
+        }
     if facts is not None:
         variables |= {
             "fail_reason": f"{facts.check}: {facts.observed:g} s, the limit is {facts.threshold:g} s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -36,6 +37,9 @@ class HttpxClient:
 
         client = self._clients.pop(tls, None)
         if client is None:
+            # These two log each request with its address, which can be the secret of a webhook.
+            logging.getLogger("httpx").addFilter(_nothing)
+            logging.getLogger("httpcore").setLevel(logging.INFO)
             verify: ssl.SSLContext | bool = tls if tls is not None else True
             client = httpx.AsyncClient(verify=verify, trust_env=False, follow_redirects=False)
         self._clients[tls] = client
@@ -61,7 +65,7 @@ class HttpxClient:
             with anyio.fail_after(timeout):
                 client = await self._client(tls)
                 answer = await client.request(method, url, headers=dict(headers), content=content, timeout=timeout)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise OSError(f"{type(error).__name__}: {error}") from error
         return HttpResponse(answer.status_code, dict(answer.headers.items()), answer.content)
 
@@ -87,7 +91,7 @@ class HttpxClient:
         try:
             with anyio.fail_after(timeout):
                 answer = await client.send(request, stream=True)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise OSError(f"{type(error).__name__}: {error}") from error
         lines = _lines(answer)
         try:
@@ -120,3 +124,8 @@ async def _lines(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
         raise OSError(f"{type(error).__name__}: {error}") from error
     if rest:
         yield rest
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    """A filter that lets no record pass."""
+    return False

@@ -54,6 +54,8 @@ def test_the_version_is_printed_without_a_plugin_or_a_framework(run: Run, enviro
         "anyio",
         "asyncio",
         "cronstable_fs",
+        "cronstable_notify_webhook",
+        "jinja2",
     }
 
 
@@ -74,7 +76,19 @@ def test_the_plugins_are_listed_with_their_distributions(run: Run) -> None:
             "error": None,
             "hooks": ["cronstable_election_backends"],
             "provides": ["election backend:filesystem"],
-        }
+        },
+        {
+            "name": "webhook",
+            "distribution": "cronstable-notify-webhook",
+            "version": "2.0.0",
+            "module": "cronstable_notify_webhook",
+            "builtin": False,
+            "ok": True,
+            "disabled": False,
+            "error": None,
+            "hooks": ["cronstable_notifiers"],
+            "provides": ["notifier:webhook"],
+        },
     ]
 
 
