@@ -63,7 +63,7 @@ def tail(record: RunRecord) -> bytes:
 
 
 class CheckIns:
-    """Implements the launcher's ``RunListener``. A cancelled run checks in with nothing: it neither went well nor bad."""
+    """Implements the launcher's ``RunListener``. A cancelled run checks in with nothing at its end."""
 
     def __init__(self, *, courier: Courier, host: Host) -> None:
         self._courier = courier

@@ -46,7 +46,7 @@ class Courier:
             return
         if self._waiting >= self._limit:
             self.dropped += 1
-            if self.dropped == 1 or self.dropped % self._limit == 0:
+            if self.dropped == 1 or self.dropped % LIMIT == 0:
                 self._log.warning("%s: %d dropped, %d wait already", self._what, self.dropped, self._waiting)
             return
         if self._waiting == 0:
