@@ -14,7 +14,7 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint format typecheck test pytest check snapshot clean
+.PHONY: help venv lint format typecheck test pytest check endurance snapshot clean
 
 help: ## what there is to do
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -56,6 +56,13 @@ test: $(READY) ## everything: lint, then all tests
 check: $(READY) ## the quick half: lint and the tests that need no server
 	$(MAKE) lint
 	$(BIN)/python -m pytest -m "not integration" tests/unit tests/architecture $(TESTS)
+
+# REPEATS: how often each live test is run after the long rounds; flaky is broken.
+REPEATS ?= 50
+
+endurance: $(READY) ## ten faults of each kind on real daemons, then the live tests fifty times (hours)
+	CRONSTABLE_ENDURANCE_ROUNDS=10 $(BIN)/python -m pytest tests/live
+	for i in $$(seq $(REPEATS)); do $(BIN)/python -m pytest -q -x tests/live || exit 1; done
 
 snapshot: $(READY) ## write the record of the public surface anew, after an intended change
 	CRONSTABLE_WRITE_SNAPSHOTS=1 $(BIN)/python -m pytest tests/architecture/test_public_surface.py
