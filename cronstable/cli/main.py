@@ -14,6 +14,7 @@ FAILED: Final = 1
 USAGE: Final = 2
 
 DEFAULT_CONFIG: Final = "/etc/cronstable.d"
+LOG_FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 COMMANDS: Final = MappingProxyType(
@@ -49,6 +50,12 @@ def _parser() -> _Parser:
     )
     parser.add_argument("-c", "--config", metavar="PATH", help=f"file or directory (default: {DEFAULT_CONFIG})")
     parser.add_argument("-l", "--log-level", metavar="LEVEL", default="info", help=", ".join(LEVELS))
+    parser.add_argument("--log-format", metavar="FORM", help=f"{' or '.join(LOG_FORMATS)} (or CRONSTABLE_LOG_FORMAT)")
+    parser.add_argument(
+        "--shutdown-grace",
+        metavar="SECONDS",
+        help="end runs that are not over by then after a stop (or CRONSTABLE_SHUTDOWN_GRACE; default: wait for them)",
+    )
     parser.add_argument("-v", "--validate-config", action="store_true", help="report every finding and exit")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="form of the findings")
     parser.add_argument("--job-set-id", action="store_true", help="print the job-set ID and exit")
@@ -90,6 +97,14 @@ def _daemon_forms(options: argparse.Namespace) -> int:
     if options.log_level.lower() not in LEVELS:
         print(f"cronstable: unknown log level {options.log_level!r}; one of: {', '.join(LEVELS)}", file=sys.stderr)
         return USAGE
+    log_format = options.log_format or os.environ.get("CRONSTABLE_LOG_FORMAT") or "text"
+    if log_format not in LOG_FORMATS:
+        print(f"cronstable: unknown log format {log_format!r}; one of: {', '.join(LOG_FORMATS)}", file=sys.stderr)
+        return USAGE
+    grace = _seconds(options.shutdown_grace or os.environ.get("CRONSTABLE_SHUTDOWN_GRACE"))
+    if grace == _WRONG:
+        print("cronstable: --shutdown-grace is a number of seconds, 0 or more", file=sys.stderr)
+        return USAGE
     path = options.config
     if path is None:
         if not os.path.exists(DEFAULT_CONFIG):
@@ -105,6 +120,20 @@ def _daemon_forms(options: argparse.Namespace) -> int:
         from cronstable.cli.validate import job_set_id, validate
 
         return job_set_id(path, options.format) if options.job_set_id else validate(path, options.format)
-    from cronstable.cli.serve import serve
+    from cronstable.cli.serve import Wishes, serve
 
-    return serve(path, options.log_level.upper(), options.format)
+    return serve(Wishes(path, options.log_level.upper(), options.format, log_format, grace))
+
+
+_WRONG: Final = -1.0
+
+
+def _seconds(text: str | None) -> float | None:
+    """A duration; None when there is none, ``_WRONG`` when it is not one."""
+    if text is None or not text.strip():
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        return _WRONG
+    return seconds if 0 <= seconds < float("inf") else _WRONG

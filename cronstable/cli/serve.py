@@ -7,22 +7,27 @@ import logging.config
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import cast
 
 import anyio
 
 from cronstable.cli.loading import loader, plugins_with_warnings, print_findings
 from cronstable.config import ClusterConfig, Config, LoadResult
+from cronstable.core.clock import Seconds
 from cronstable.core.finding import Severity
 from cronstable.plugin.descriptors import NotifierBackend, ServiceProvider
 from cronstable.plugin.manager import Plugins, Provided, load_factory
 from cronstable.plugin.protocols import Election, ElectionContext, Host, Notifier, Service
+from cronstable.runtime.capture import LineBatch
 from cronstable.runtime.console import Console, ConsoleHandler
 from cronstable.runtime.daemon import Daemon, Parts
 from cronstable.runtime.execute import make_execute
 from cronstable.runtime.files import SystemFiles
 from cronstable.runtime.host import Seams
 from cronstable.runtime.http import HttpxClient
+from cronstable.runtime.jsonlog import JsonFormatter, json_lines
+from cronstable.runtime.otel import RunSpans, spans_of
 from cronstable.runtime.processes import HostProcesses
 from cronstable.runtime.reaper import Reaper, must_reap
 from cronstable.runtime.spawn import PosixSpawner, clean_signal_state
@@ -32,29 +37,43 @@ from cronstable.runtime.threads import ThreadLanes
 LOG_FORMAT = "%(asctime)s %(levelname)s (%(name)s) %(message)s"
 
 
-def serve(path: str, level: str, form: str) -> int:
-    """Serve the configuration at ``path`` in the foreground; the exit code."""
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The command line of the daemon. ``form``: of findings; ``grace``: seconds that a stop waits for runs, or None."""
+
+    path: str
+    level: str
+    form: str
+    log_format: str = "text"
+    grace: Seconds | None = None
+
+
+def serve(wishes: Wishes) -> int:
+    """Serve a configuration in the foreground; the exit code."""
     clean_signal_state()
     errors, output = Console(2), Console(1)
-    log = _logging(errors, level)
+    log = _logging(errors, wishes)
+    spans = spans_of(os.environ, log)
     try:
-        return _serve(path, level, form, log, output)
+        return _serve(wishes, log, output, spans)
     finally:
+        if spans is not None:
+            spans.close()
         output.close()
         errors.close()
 
 
-def _serve(path: str, level: str, form: str, log: logging.Logger, output: Console) -> int:
+def _serve(wishes: Wishes, log: logging.Logger, output: Console, spans: RunSpans | None) -> int:
     plugins = plugins_with_warnings(log.warning)
-    load = loader(path, plugins)
+    load = loader(wishes.path, plugins)
     first = load()
     if first.config is None:
-        print_findings(first, form)
+        print_findings(first, wishes.form)
         return 1
     for finding in first.findings:
         if finding.severity is Severity.ADVISORY:
             log.warning("%s:%d: %s", finding.file, finding.line, finding.message)
-    configure = _Configured(level)
+    configure = _Configured(wishes.level)
     spawner = PosixSpawner()
     configure(first.config.logging)
     clock = SystemClock()
@@ -72,12 +91,16 @@ def _serve(path: str, level: str, form: str, log: logging.Logger, output: Consol
         make_election=_Maker(plugins).election,
         make_service=_Maker(plugins).service,
         make_notifier=_Maker(plugins).notifier,
-        make_execute=make_execute(output, spawner, dict(os.environ)),
+        make_execute=make_execute(
+            output, spawner, dict(os.environ), json_lines if wishes.log_format == "json" else LineBatch.logged
+        ),
         load=load,
         hostname=socket.gethostname(),
         log=log,
         configure_logging=configure,
         reaper=Reaper(spawner.owned, clock) if must_reap() else None,
+        tracer=spans,
+        shutdown_grace=wishes.grace,
     )
     return anyio.run(_run, first, first.config, parts)
 
@@ -86,10 +109,13 @@ async def _run(first: LoadResult, config: Config, parts: Parts) -> int:
     return await Daemon(first, config, parts).run()
 
 
-def _logging(errors: Console, level: str) -> logging.Logger:
+def _logging(errors: Console, wishes: Wishes) -> logging.Logger:
     handler = ConsoleHandler(errors)
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    handler.setFormatter(JsonFormatter() if wishes.log_format == "json" else logging.Formatter(LOG_FORMAT))
+    logging.basicConfig(level=wishes.level, handlers=[handler], force=True)
+    for client in ("httpx", "httpcore"):
+        # They log whole addresses, and the address of a check-in or a webhook is a secret.
+        logging.getLogger(client).setLevel(logging.WARNING)
     return logging.getLogger("cronstable")
 
 

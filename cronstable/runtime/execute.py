@@ -26,14 +26,17 @@ DEPLOYMENT = "default"
 class Lines:
     """Implements the runner's ``LineSink``: the daemon's stdout, and whoever reads along."""
 
-    def __init__(self, console: Console, hub: OutputHub, clock: Clock) -> None:
+    def __init__(
+        self, console: Console, hub: OutputHub, clock: Clock, render: Callable[[LineBatch], str] = LineBatch.logged
+    ) -> None:
         self._console = console
+        self._render = render
         self._hub = hub
         self._clock = clock
 
     def write(self, batch: LineBatch) -> None:
         """Pass a batch on."""
-        self._console.write(batch.logged().encode("utf-8", "backslashreplace"))
+        self._console.write(self._render(batch).encode("utf-8", "backslashreplace"))
         self._hub.extend(batch.key.run_id, batch)
 
     async def ready(self) -> None:
@@ -44,16 +47,19 @@ class Lines:
 
 
 def make_execute(
-    console: Console, spawner: Spawner, environ: Mapping[str, str]
+    console: Console,
+    spawner: Spawner,
+    environ: Mapping[str, str],
+    render: Callable[[LineBatch], str] = LineBatch.logged,
 ) -> Callable[[DaemonHost, OutputHub, str], Execute]:
-    """How the daemon carries out runs, given its stdout, its spawner and its own environment."""
+    """How the daemon carries out runs, given its stdout, its spawner, its own environment and the form of its log."""
 
     def build(host: DaemonHost, hub: OutputHub, node: str) -> Execute:
         tools = RunTools(
             spawner=spawner,
             clock=host.clock,
             threads=host.threads,
-            sink=Lines(console, hub, host.clock),
+            sink=Lines(console, hub, host.clock, render),
             log=host.log,
             environ=environ,
         )
