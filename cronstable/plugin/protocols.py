@@ -101,7 +101,11 @@ class Http(Protocol):
         timeout: Seconds,
         tls: ssl.SSLContext | None = None,
     ) -> HttpResponse:
-        """One exchange. Raises ``OSError`` (which ``TimeoutError`` is) when no complete answer came in time."""
+        """One exchange. Raises ``OSError`` when no complete answer came.
+
+        ``TimeoutError``: not within ``timeout`` seconds. ``ConnectionResetError``: the connection broke when the
+        request had been sent, at least in part: it may have been carried out.
+        """
         ...
 
 

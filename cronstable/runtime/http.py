@@ -66,7 +66,7 @@ class HttpxClient:
                 client = await self._client(tls)
                 answer = await client.request(method, url, headers=dict(headers), content=content, timeout=timeout)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise OSError(f"{type(error).__name__}: {error}") from error
+            raise _os_error(error) from error
         return HttpResponse(answer.status_code, dict(answer.headers.items()), answer.content)
 
     @asynccontextmanager
@@ -92,7 +92,7 @@ class HttpxClient:
             with anyio.fail_after(timeout):
                 answer = await client.send(request, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise OSError(f"{type(error).__name__}: {error}") from error
+            raise _os_error(error) from error
         lines = _lines(answer)
         try:
             yield HttpStream(answer.status_code, dict(answer.headers.items()), lines)
@@ -121,9 +121,19 @@ async def _lines(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
             if len(rest) > LONGEST_LINE:
                 raise OSError(f"a line of the answer is longer than {LONGEST_LINE} bytes")
     except httpx.HTTPError as error:
-        raise OSError(f"{type(error).__name__}: {error}") from error
+        raise _os_error(error) from error
     if rest:
         yield rest
+
+
+def _os_error(error: Exception) -> OSError:
+    import httpx
+
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, httpx.TimeoutException):
+        return TimeoutError(text)
+    broke = httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError
+    return ConnectionResetError(text) if isinstance(error, broke) else OSError(text)
 
 
 def _nothing(record: logging.LogRecord) -> bool:

@@ -43,11 +43,10 @@ def server() -> Server:
                     if not close:
                         await anyio.Event().wait()
 
-        async with anyio.create_task_group() as tasks:
+        async with listener, anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, handle)
             yield f"http://127.0.0.1:{port}/"
             tasks.cancel_scope.cancel()
-        await listener.aclose()
 
     return serve
 
@@ -103,17 +102,22 @@ async def test_a_line_without_an_end_is_refused(client: HttpxClient, server: Ser
 
 async def test_silence_ends_at_the_deadline_for_both(client: HttpxClient, server: Server) -> None:
     async with server(close=False) as url:
-        with pytest.raises(OSError):
+        with pytest.raises(TimeoutError):
             await client.request("GET", url, timeout=0.1)
-        with pytest.raises(OSError):
+        with pytest.raises(TimeoutError):
             async with client.stream("GET", url, timeout=0.1):
                 pass
 
 
-async def test_a_connection_closed_without_an_answer_is_an_os_error(client: HttpxClient, server: Server) -> None:
+async def test_a_connection_closed_without_an_answer_is_told_from_one_that_was_never_made(
+    client: HttpxClient, server: Server
+) -> None:
     async with server() as url:
-        with pytest.raises(OSError, match="RemoteProtocolError"):
+        with pytest.raises(ConnectionResetError, match="RemoteProtocolError"):
             await client.request("GET", url, timeout=10)
+    with pytest.raises(OSError, match="ConnectError") as refused:
+        await client.request("GET", url, timeout=10)
+    assert not isinstance(refused.value, ConnectionResetError)
 
 
 async def test_replaced_tls_contexts_are_not_kept_for_ever(client: HttpxClient, server: Server) -> None:
