@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from cronstable_notify_webhook.body import Body, BodyError, syntax_problem, usual
 from hypothesis import given
 from hypothesis import strategies as st
-
-from cronstable_notify_webhook.body import Body, BodyError, syntax_problem, usual
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"))
 
