@@ -20,6 +20,7 @@ LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 COMMANDS: Final = MappingProxyType(
     {
         "explain": ("what an expression means, in plain words", "cronstable.cli.schedule_tools:explain_command"),
+        "import": ("make a configuration from a classic crontab", "cronstable.cli.import_crontab:import_command"),
         "init": ("write a commented starter configuration", "cronstable.cli.init:init_command"),
         "next": ("the next times an expression or a job is due", "cronstable.cli.schedule_tools:next_command"),
         "plugins": ("list the installed plugins and their health", "cronstable.cli.plugins:plugins_command"),

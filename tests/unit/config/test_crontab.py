@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def test_only_a_line_feed_ends_a_line(load_files: Any) -> None:
         ("* * * * *", "no command"),
         ("* * * echo", "not a line of a crontab"),
         ("@fortnightly echo", "fortnightly"),
-        ("@daily mail me%hello", "standard input"),
+        ("SHELL=/usr/bin/fish\n@daily cat%hello", "standard input, which /usr/bin/fish cannot be given"),
         ("17 * * * * root run-parts /etc/cron.hourly", "looks like a user name"),
         ("CRON_TZ=Mars/Base\n@daily echo", "unknown timezone"),
     ],
@@ -102,3 +103,34 @@ def test_a_file_without_a_telling_name_is_known_by_its_first_line(text: str, cro
 
 def test_names_of_crontabs() -> None:
     assert [is_crontab(f"/x/{name}") for name in ("crontab", "a.crontab", "a.cron", "a.yaml")] == [True] * 3 + [False]
+
+
+@pytest.mark.parametrize(
+    ("line", "stdin"),
+    [
+        ("cat%hello", "hello\n"),
+        ("cat%hello%world", "hello\nworld\n"),
+        ("cat%hello%", "hello\n"),
+        ("cat%", ""),
+        ("cat % a  b", " a  b\n"),
+        ("cat%100\\% of $HOME `x` \\", "100% of $HOME `x` \\\n"),
+        ("cat # comment%text", "text\n"),
+        ("cat%INPUT%INPUT_", "INPUT\nINPUT_\n"),
+        ("printf '%s' a\\%b; true%x", None),
+    ],
+)
+def test_what_follows_a_percent_sign_is_standard_input(load_files: Any, line: str, stdin: str | None) -> None:
+    line = line if stdin is not None else line.replace("'%s'", "'\\%s'")
+    result = load_files({"c.cron": f"@daily {line}\n"}, path="c.cron", environ={"PATH": "/usr/bin:/bin"})
+    assert result.config is not None, format_findings(result.findings)
+    command = result.config.jobs[0].command
+    assert isinstance(command, str)
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True, timeout=20)
+    assert done.stdout == ("a%b" if stdin is None else stdin)
+    assert done.stderr == ""
+
+
+def test_the_exit_code_is_that_of_the_command_that_was_fed(load_files: Any) -> None:
+    result = load_files({"c.cron": "@daily cat > /dev/null; exit 3%x\n"}, path="c.cron")
+    assert result.config is not None
+    assert subprocess.run(["/bin/sh", "-c", result.config.jobs[0].command], check=False, timeout=20).returncode == 3
