@@ -9,6 +9,8 @@ from cronstable_notify_webhook.body import Body, BodyError, syntax_problem, usua
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cronstable.api import Json
+
 ANY_TEXT = st.text(st.characters(codec="utf-8"))
 
 
@@ -37,7 +39,13 @@ def test_the_usual_body_is_json_whatever_was_printed(output: str) -> None:
     ],
 )
 def test_values_keep_their_kind_in_json(template: str, document: object) -> None:
-    variables = {"exit_code": 3, "success": False, "environment": {"A": 'x"y'}, "leader": None, "stdout": '"\\\n'}
+    variables: dict[str, Json] = {
+        "exit_code": 3,
+        "success": False,
+        "environment": {"A": 'x"y'},
+        "leader": None,
+        "stdout": '"\\\n',
+    }
     assert json.loads(Body(template, as_json=True).render(variables)) == document
 
 
