@@ -1,0 +1,351 @@
+"""The lease store: four coroutines over three keys and one etcd lease (ADR 0022, claims.md 9 and 11)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from cronstable.api import Grant, Held, Holder, Host, Json, Observation, Seconds, Seen, StoreUnavailable, Vacant
+from cronstable_etcd import wire
+from cronstable_etcd.gateway import NOT_FOUND, Gateway, Refused
+from cronstable_etcd.reboot import RebootShelf
+from cronstable_etcd.record import Bond, Keys, Standing, encode, fence_document, term_document
+
+TRIES: Final = 3
+"""Transactions in one call: another round is due when what was compared has moved, and moving takes others as long."""
+
+REMEMBERED: Final = 32
+
+
+class EtcdLeaseStore:
+    """``LeaseStore`` and ``RebootMarks`` over one election name. One instance per process and lease.
+
+    ``ttl``: seconds asked for. ``watch``: how long ``observe`` may wait for the end of the term that it showed last
+    (0: never).
+    """
+
+    def __init__(self, host: Host, gateway: Gateway, election: str, *, ttl: Seconds, watch: Seconds = 0.0) -> None:
+        self._host = host
+        self._gateway = gateway
+        self._keys = Keys.of(election)
+        self._ttl = ttl
+        self._watch = watch
+        self._shelf = RebootShelf(self._keys, self._transact)
+        self._highest = 0
+        self._lease = 0
+        self._nonces: tuple[str, ...] = ()
+        self._ended = 0
+        self._shown: Seen | Vacant | None = None
+        self._no_watch_before = -math.inf
+        self._put_by_hand: tuple[int, float] | None = None
+
+    # -- LeaseStore
+
+    async def acquire(self, me: Holder, ttl: Seconds, *, nonce: str, over: Seen | None = None) -> Observation:
+        """See ``LeaseStore.acquire``."""
+        standing = await self._look()
+        lease, granted, held = 0, ttl, False
+        try:
+            for _ in range(TRIES):
+                shown = self._show(standing)
+                if isinstance(shown, Seen):
+                    found = shown.record
+                    if found.holder.token == me.token and found.nonce == nonce:
+                        held = True
+                        return Held(Grant(me, found.fence, nonce, found.ttl, data=standing.bond))
+                    over_it = over is not None and found.mark == over.record.mark
+                    if not over_it and not self._is_left_over(standing, shown):
+                        return shown
+                elif over is not None:
+                    return shown
+                wall = self._host.clock.now().wall
+                if not lease:
+                    lease, granted = await self._new_lease(ttl)
+                fence = max(self._highest + 1, int(wall))
+                grant = Grant(me, fence, nonce, granted, wall + granted)
+                answer = await self._create(standing, grant, lease)
+                if answer.succeeded:
+                    held = True
+                    self._highest = max(self._highest, fence)
+                    return Held(replace(grant, data=Bond(lease, answer.revision, answer.revision)))
+                standing = Standing.of(answer)
+            return self._show(standing)
+        finally:
+            if lease and not held:
+                await self._end(lease)
+
+    async def renew(self, grant: Grant, *, nonce: str) -> Observation:
+        """See ``LeaseStore.renew``. The keepalive extends, the transaction proves that the term is ours."""
+        bond = await self._bond_of(grant)
+        if not isinstance(bond, Bond):
+            return bond
+        wall = self._host.clock.now().wall
+        self._remember(bond.lease, nonce)
+        granted = await self._keep_alive(bond.lease)
+        if granted <= 0:
+            self._ended = bond.lease
+            return self._show(await self._look())
+        wanted = replace(grant, nonce=nonce, tried=(), ttl=granted, expires_at=wall + granted)
+        shown: Seen | Vacant
+        for _ in range(TRIES):
+            answer = await self._transact(
+                bond.is_last_writer(self._keys),
+                (
+                    wire.put(self._keys.leader, encode(grant.holder.name), bond.lease),
+                    wire.put(self._keys.term, term_document(wanted), bond.lease),
+                ),
+                self._keys.all_three,
+            )
+            if answer.succeeded:
+                return Held(replace(wanted, data=replace(bond, mod=answer.revision)))
+            standing = Standing.of(answer)
+            shown = self._show(standing)
+            now = standing.bond
+            if not isinstance(shown, Seen) or now is None:
+                return shown
+            if replace(grant, nonce=nonce, tried=()).owns(shown.record):
+                # It had landed before, and only the answer was lost.
+                return Held(replace(wanted, data=now))
+            if not grant.owns(shown.record):
+                return shown
+            bond = now
+        return shown
+
+    async def observe(self) -> Observation:
+        """See ``LeaseStore.observe``. Waits for the end of a term that was shown before."""
+        standing = await self._look()
+        shown = self._show(standing)
+        if self._may_watch() and _same_holder(self._shown, shown):
+            with anyio.move_on_after(self._watch):
+                await self._until_it_changes(standing)
+            standing = await self._look()
+        if await self._removed_by_hand_put(standing):
+            standing = await self._look()
+        self._shown = shown = self._show(standing)
+        return shown
+
+    async def release(self, grant: Grant, returned: Sequence[str]) -> None:
+        """See ``LeaseStore.release``. The keys go in one write that keeps fence and run ids, then the lease goes."""
+        try:
+            bond = await self._bond_of(grant)
+            if not isinstance(bond, Bond) or not await self._let_go(grant, bond, returned):
+                return
+        except StoreUnavailable:
+            # A full store refuses that write, but not the end of a lease.
+            if isinstance(grant.data, Bond) and not returned:
+                await self._end(grant.data.lease)
+            raise
+        await self._end(bond.lease)
+
+    # -- RebootMarks
+
+    async def reboot_marks(self, job_set_id: str) -> frozenset[str]:
+        """See ``RebootMarks.reboot_marks``. Marks of other job-set ids are pruned in passing."""
+        return await self._shelf.names(job_set_id)
+
+    async def mark_reboot(self, grant: Grant, job_set_id: str, job: str, *, nonce: str) -> bool:
+        """See ``RebootMarks.mark_reboot``."""
+        bond = grant.data
+        if not isinstance(bond, Bond):
+            standing = await self._look()
+            shown, found = self._show(standing), standing.bond
+            # Not ``owns``: a renewal may have changed the nonce since ``grant`` was taken, and a mark needs none.
+            same = isinstance(shown, Seen) and _same_term(grant, shown)
+            if not same or found is None:
+                return False
+            bond = found
+        return await self._shelf.create(bond, grant, job_set_id, job, nonce)
+
+    @property
+    def lease_id(self) -> int | None:
+        """The etcd lease of this process's last term."""
+        return self._lease or None
+
+    # -- what stands there
+
+    async def _look(self) -> Standing:
+        answer = await self._transact((), self._keys.all_three)
+        try:
+            return Standing.of(answer)
+        except wire.Malformed as error:
+            raise StoreUnavailable(str(error)) from None
+
+    def _show(self, standing: Standing) -> Seen | Vacant:
+        shown = standing.shown(self._ttl)
+        last = shown.record.fence if isinstance(shown, Seen) else 0
+        self._highest = max(self._highest, standing.highest, last)
+        if standing.leader is not None and standing.leader.lease == self._ended != 0:
+            # etcd has said that this lease is over; its keys are about to go.
+            return standing.vacancy()
+        return shown
+
+    def _is_left_over(self, standing: Standing, shown: Seen) -> bool:
+        """Its key was deleted under this very process, which is not leading on it any more: it asks to acquire."""
+        term = standing.term
+        mine = term is not None and term.lease == self._lease != 0
+        return standing.leader is None and mine and shown.record.nonce in self._nonces
+
+    async def _bond_of(self, grant: Grant) -> Bond | Observation:
+        """The tie of ``grant``, looked up when the host rebuilt it; else what stands there instead."""
+        if isinstance(grant.data, Bond):
+            return grant.data
+        standing = await self._look()
+        shown, bond = self._show(standing), standing.bond
+        return bond if isinstance(shown, Seen) and grant.owns(shown.record) and bond is not None else shown
+
+    # -- writes
+
+    async def _create(self, standing: Standing, grant: Grant, lease: int) -> wire.Answer:
+        keys = self._keys
+        self._lease, self._nonces = lease, (grant.nonce,)
+        return await self._transact(
+            standing.unchanged(keys),
+            (
+                wire.put(keys.leader, encode(grant.holder.name), lease),
+                wire.put(keys.term, term_document(grant), lease),
+                wire.put(keys.fence, fence_document(grant.fence)),
+            ),
+            keys.all_three,
+        )
+
+    async def _let_go(self, grant: Grant, bond: Bond, returned: Sequence[str]) -> bool:
+        keys = self._keys
+        for _ in range(TRIES):
+            answer = await self._transact(
+                bond.is_last_writer(keys),
+                (
+                    wire.put(keys.fence, fence_document(grant.fence, returned)),
+                    wire.delete(keys.leader),
+                    wire.delete(keys.term),
+                ),
+                keys.all_three,
+            )
+            if answer.succeeded:
+                return True
+            standing = Standing.of(answer)
+            shown, now = self._show(standing), standing.bond
+            if not isinstance(shown, Seen) or now is None or not grant.owns(shown.record):
+                return False
+            bond = now
+        return False
+
+    def _remember(self, lease: int, nonce: str) -> None:
+        if lease != self._lease:
+            self._lease, self._nonces = lease, ()
+        self._nonces = (*self._nonces, nonce)[-REMEMBERED:]
+
+    # -- leases
+
+    async def _new_lease(self, ttl: Seconds) -> tuple[int, Seconds]:
+        """An etcd lease and for how long it was granted: never longer than asked for, whatever the answer says."""
+        body = await self._call("/v3/lease/grant", {"TTL": str(math.ceil(ttl))})
+        lease, granted = _numbers(body, "ID", "TTL")
+        if lease == 0 or granted <= 0:
+            raise StoreUnavailable("etcd granted no lease")
+        return lease, min(float(granted), ttl)
+
+    async def _keep_alive(self, lease: int) -> Seconds:
+        """Seconds that the lease lives from now on; 0 when it is over, which the answer says by leaving them out."""
+        try:
+            body = await self._gateway.call("/v3/lease/keepalive", {"ID": str(lease)})
+        except Refused as error:
+            if error.code == NOT_FOUND:
+                return 0.0
+            raise StoreUnavailable(f"keepalive: {error}") from None
+        (granted,) = _numbers(body, "TTL")
+        return max(0.0, min(float(granted), self._ttl))
+
+    async def _end(self, lease: int) -> None:
+        """Revoke, best effort: a lease that is left ends by itself, and one that ended already is an error to etcd."""
+        try:
+            await self._call("/v3/lease/revoke", {"ID": str(lease)})
+        except StoreUnavailable as error:
+            self._host.log.debug("cluster: an etcd lease runs out by itself: %s", error)
+
+    # -- changes
+
+    def _may_watch(self) -> bool:
+        return self._watch > 0 and self._host.clock.now().boot >= self._no_watch_before
+
+    async def _until_it_changes(self, standing: Standing) -> None:
+        """Until the key that stands there is deleted. Renewals are no news, and a watch that fails is made up for."""
+        found = standing.leader or standing.term
+        assert found is not None, "only what stands there is watched"
+        begin = str(standing.revision + 1)
+        request: dict[str, Json] = {"key": wire.b64(found.key), "start_revision": begin, "filters": ["NOPUT"]}
+        try:
+            async with self._gateway.watch(request) as messages:
+                async for message in messages:
+                    if message.get("events"):
+                        return
+                    if message.get("canceled"):
+                        raise StoreUnavailable(str(message.get("cancel_reason") or "etcd ended the watch"))
+            raise StoreUnavailable("the watch ended")
+        except StoreUnavailable as error:
+            self._no_watch_before = self._host.clock.now().boot + self._ttl
+            self._host.log.debug("cluster: no watch for %g s, polling: %s", self._ttl, error)
+
+    async def _removed_by_hand_put(self, standing: Standing) -> bool:
+        """Delete a leader key that hangs on no lease and so would stand for ever, once it stood for one ttl."""
+        leader = standing.leader
+        if leader is None or leader.lease != 0:
+            self._put_by_hand = None
+            return False
+        boot = self._host.clock.now().boot
+        if self._put_by_hand is None or self._put_by_hand[0] != leader.mod:
+            self._put_by_hand = (leader.mod, boot)
+            self._host.log.warning(
+                "cluster: the etcd key of the election was written without a lease, by hand? It is removed in %g s",
+                self._ttl,
+            )
+        if boot < self._put_by_hand[1] + self._ttl:
+            return False
+        key = self._keys.leader
+        compare = (wire.leased(key, 0), wire.modified(key, leader.mod))
+        return (await self._transact(compare, (wire.delete(key),))).succeeded
+
+    # -- calls
+
+    async def _transact(
+        self,
+        compare: Sequence[wire.Comparison],
+        success: Sequence[wire.Operation],
+        failure: Sequence[wire.Operation] = (),
+    ) -> wire.Answer:
+        body = await self._call("/v3/kv/txn", wire.transaction(compare, success, failure))
+        try:
+            answer = wire.answer(body)
+        except wire.Malformed as error:
+            raise StoreUnavailable(
+                f"etcd answered a transaction with something else: {error}", ambiguous=True
+            ) from None
+        if not answer.succeeded and len(answer.found) < len(failure):
+            raise StoreUnavailable("etcd answered a transaction in part", ambiguous=True)
+        return answer
+
+    async def _call(self, path: str, body: Mapping[str, Json]) -> Mapping[str, Json]:
+        try:
+            return await self._gateway.call(path, body)
+        except Refused as error:
+            raise StoreUnavailable(f"{path.removeprefix('/v3/')}: {error}") from None
+
+
+def _numbers(body: Mapping[str, Json], *keys: str) -> tuple[int, ...]:
+    try:
+        return tuple(wire.number(body.get(key)) for key in keys)
+    except wire.Malformed as error:
+        raise StoreUnavailable(f"etcd answered about a lease with something else: {error}") from None
+
+
+def _same_holder(one: Observation | None, other: Observation) -> bool:
+    if not isinstance(one, Seen) or not isinstance(other, Seen):
+        return False
+    return one.record.holder == other.record.holder and one.record.fence == other.record.fence
+
+
+def _same_term(grant: Grant, shown: Seen) -> bool:
+    return shown.record.holder.token == grant.holder.token and shown.record.fence == grant.fence
