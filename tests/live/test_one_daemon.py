@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import http.server
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -31,19 +35,22 @@ class Daemon:
         self.process: subprocess.Popen[bytes] | None = None
 
     def write(self, jobs: str) -> None:
-        socket = self.directory / "web.sock"
-        self.config.write_text(f"web:\n  listen:\n    - unix://{socket}\n{jobs}")
+        web = self.directory / "web.sock"
+        self.config.write_text(f"web:\n  listen:\n    - unix://{web}\n{jobs}")
 
-    def start(self, jobs: str, *, wait: bool = True) -> None:
+    def start(
+        self, jobs: str, *arguments: str, wait: bool = True, environ: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.write(jobs)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "cronstable", "-c", str(self.config)],
+                [sys.executable, "-m", "cronstable", "-c", str(self.config), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
                 cwd=self.directory,
+                env={**os.environ, **environ},
             )
         if wait:
             self._wait(lambda: (self.ask("GET", "/readyz") or (0, b""))[0] == 200, 20, "the daemon to be ready")
@@ -60,8 +67,6 @@ class Daemon:
         return self.log.read_text() if self.log.exists() else ""
 
     def ask(self, method: str, path: str) -> tuple[int, bytes] | None:
-        import socket
-
         connection = http.client.HTTPConnection("localhost", timeout=5)
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(5)
@@ -94,6 +99,9 @@ def daemon(tmp_path: Path, waiting: Wait) -> Iterator[Daemon]:
     daemon = Daemon(tmp_path, waiting)
     yield daemon
     daemon.kill()
+    for orphan in processes(unique_sleep()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(orphan, signal.SIGKILL)
     print(daemon.text()[-4000:])
 
 
@@ -295,3 +303,178 @@ def test_a_flood_of_output_neither_stalls_the_daemon_nor_fills_its_memory(daemon
     waiting(lambda: daemon.job("flood")["last_run"], 120, "the flood to end")
     assert daemon.job("flood")["last_run"]["outcome"] == "success"
     assert memory() - before < 64 * 1024
+
+
+# -- what goes along with runs ----------------------------------------------------------------------------------------
+
+
+def retry(times: int, delay: float = 0.2) -> str:
+    return (
+        "    onFailure:\n      retry:\n"
+        f"        maximumRetries: {times}\n        initialDelay: {delay}\n"
+        "        maximumDelay: 1\n        backoffMultiplier: 2\n"
+    )
+
+
+def test_a_failed_run_is_tried_again_as_the_same_occurrence_until_its_budget_is_spent(
+    daemon: Daemon, waiting: Wait, tmp_path: Path
+) -> None:
+    out = tmp_path / "attempts"
+    command = f"echo $CRONSTABLE_ATTEMPT $CRONSTABLE_OCCURRENCE_ID $CRONSTABLE_RUN_ID >> {out}; exit 3"
+    told = tmp_path / "told"
+    hook = f"    onPermanentFailure:\n      report:\n        shell:\n          command: echo final >> {told}\n"
+    daemon.start("jobs:\n" + job("bad", command, extra=retry(3) + hook))
+    daemon.ask("POST", "/jobs/bad/start")
+    waiting(lambda: out.exists() and len(out.read_text().splitlines()) == 4, 20, "four attempts")
+    waiting(told.exists, 20, "the report of the final failure")
+    rows = [line.split() for line in out.read_text().splitlines()]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3"]
+    assert len({row[1] for row in rows}) == 1
+    assert len({row[2] for row in rows}) == 4
+    assert told.read_text() == "final\n"
+    assert "failed for good after 3 retries" in daemon.text()
+    assert "retry" not in daemon.job("bad")
+
+
+def test_the_next_attempt_is_shown_and_can_be_cancelled(daemon: Daemon, waiting: Wait) -> None:
+    hour = retry(-1, 3600).replace("maximumDelay: 1\n", "maximumDelay: 3600\n")
+    daemon.start("jobs:\n" + job("bad", "exit 3", extra=hour))
+    daemon.ask("POST", "/jobs/bad/start")
+    waiting(lambda: "retry" in daemon.job("bad"), 15, "the attempt to be waited for")
+    shown = daemon.job("bad")["retry"]
+    assert (shown["attempt"], shown["maxAttempts"], shown["delaySeconds"]) == (1, None, 3600.0)
+    answer = daemon.ask("POST", "/jobs/bad/cancel")
+    assert answer is not None
+    assert answer[0] == 200
+    assert "retry" not in daemon.job("bad")
+    daemon.send(signal.SIGTERM)
+    assert daemon.exit_code() == 0
+
+
+def test_one_run_waits_in_the_queue_and_the_next_is_refused(daemon: Daemon, waiting: Wait, tmp_path: Path) -> None:
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    command = f"echo in >> {out}; while [ ! -e {gate} ]; do sleep 0.05; done; echo out >> {out}"
+    daemon.start("jobs:\n" + job("one", command, extra="    concurrencyPolicy: Queue\n"))
+    answers = [daemon.ask("POST", "/jobs/one/start") for _ in range(3)]
+    assert [answer[0] for answer in answers if answer is not None] == [200, 200, 409]
+    waiting(out.exists, 15, "the first run")
+    assert len(daemon.job("one")["pids"]) <= 1
+    gate.write_text("")
+    waiting(lambda: out.read_text().count("out") == 2, 15, "both runs")
+    assert out.read_text() == "in\nout\nin\nout\n"
+
+
+def test_a_stop_that_takes_too_long_ends_the_runs(daemon: Daemon, waiting: Wait) -> None:
+    sleeping = f"{unique_sleep()}.25"
+    daemon.start("jobs:\n" + job("long", f"{sleeping} & wait"), "--shutdown-grace", "0.5")
+    daemon.ask("POST", "/jobs/long/start")
+    waiting(lambda: processes(sleeping), 15, "the run")
+    daemon.send(signal.SIGTERM)
+    assert daemon.exit_code() == 0
+    assert processes(sleeping) == []
+    assert "the time to stop is over: ending 1 runs" in daemon.text()
+
+
+def test_the_log_and_the_output_can_be_json(daemon: Daemon, waiting: Wait) -> None:
+    tick = job("tick", "echo out; echo err >&2", "* * * * * * *", "    captureStdout: true\n")
+    daemon.start("jobs:\n" + tick, environ={"CRONSTABLE_LOG_FORMAT": "json"})
+    waiting(lambda: daemon.text().count('"line"') >= 4, 15, "two runs")
+    daemon.send(signal.SIGTERM)
+    assert daemon.exit_code() == 0
+    entries = [json.loads(line) for line in daemon.text().splitlines()]
+    assert {"out", "err"} <= {entry["line"] for entry in entries if "line" in entry}
+    assert {"tick"} == {entry["job"] for entry in entries if "job" in entry}
+    assert any(entry.get("message") == "stopped" for entry in entries)
+
+
+def test_an_empty_prefix_passes_output_through(daemon: Daemon, waiting: Wait) -> None:
+    extra = "    captureStdout: true\n    streamPrefix: ''\n"
+    daemon.start("jobs:\n" + job("raw", 'echo "{\\"a\\":1}"', "* * * * * * *", extra))
+    waiting(lambda: '\n{"a":1}\n' in daemon.text(), 15, "a line as it was written")
+    assert "stdout]" not in daemon.text()
+
+
+class Switch(http.server.BaseHTTPRequestHandler):
+    """Remembers what checked in."""
+
+    seen: list[str] = []  # noqa: RUF012 - filled by the handler that the server makes for each request
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.seen.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def switch() -> Iterator[http.server.ThreadingHTTPServer]:
+    Switch.seen.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Switch) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(10)
+
+
+def test_a_run_checks_in_and_its_address_is_in_no_log(
+    daemon: Daemon, waiting: Wait, switch: http.server.ThreadingHTTPServer
+) -> None:
+    url = f"http://127.0.0.1:{switch.server_port}/ping/s3cret"
+    extra = "    monitor:\n      url:\n        fromEnvVar: CHECK_URL\n"
+    jobs = "jobs:\n" + job("good", "true", extra=extra) + job("bad", "exit 3", extra=extra)
+    daemon.start(jobs, "-l", "debug", environ={"CHECK_URL": url})
+    daemon.ask("POST", "/jobs/good/start")
+    waiting(lambda: len(Switch.seen) == 2, 15, "two check-ins")
+    daemon.ask("POST", "/jobs/bad/start")
+    waiting(lambda: len(Switch.seen) == 4, 15, "two more")
+    paths, rids = zip(*(path.split("?rid=") for path in Switch.seen), strict=True)
+    assert paths == ("/ping/s3cret/start", "/ping/s3cret", "/ping/s3cret/start", "/ping/s3cret/fail")
+    assert rids[0] == rids[1] != rids[2] == rids[3]
+    assert "s3cret" not in daemon.text()
+
+
+def test_a_switch_that_is_down_neither_delays_nor_fails_a_run(daemon: Daemon, waiting: Wait) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        extra = f"    monitor:\n      url:\n        value: http://127.0.0.1:{silent.getsockname()[1]}/x\n"
+        daemon.start("jobs:\n" + job("tick", "true", "* * * * * * *", extra))
+        waiting(lambda: len(daemon.job("tick")["history"]) >= 3, 15, "three runs")
+        assert {entry["outcome"] for entry in daemon.job("tick")["history"]} == {"success"}
+        daemon.send(signal.SIGTERM)
+        assert daemon.exit_code() == 0
+
+
+def test_figures_go_to_statsd_and_samples_into_the_record(daemon: Daemon, waiting: Wait) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(15)
+        port = server.getsockname()[1]
+        extra = (
+            f"    statsd:\n      prefix: cron.busy\n      host: 127.0.0.1\n      port: {port}\n"
+            "    monitorResources:\n      interval: 0.1\n"
+        )
+        busy = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"
+        daemon.start("jobs:\n" + job("busy", busy, extra=extra))
+        daemon.ask("POST", "/jobs/busy/start")
+        assert server.recv(1000) == b"cron.busy.start:1|g\n"
+        stop, success, duration = server.recv(1000).splitlines()
+        assert (stop, success) == (b"cron.busy.stop:1|g", b"cron.busy.success:1|g")
+        assert duration.startswith(b"cron.busy.duration:")
+        assert duration.endswith(b"|ms")
+    waiting(lambda: daemon.job("busy")["last_run"], 15, "the record")
+    used = daemon.job("busy")["last_run"]["resources"]
+    assert used["max_rss_bytes"] > 100_000
+    assert used["cpu_seconds"] == pytest.approx(used["cpu_user_seconds"] + used["cpu_system_seconds"])
+
+
+def test_the_daemon_s_traceparent_reaches_the_job(daemon: Daemon, waiting: Wait) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    tick = job("tick", "echo $TRACEPARENT", "* * * * * * *", "    captureStdout: true\n")
+    daemon.start("jobs:\n" + tick, environ={"TRACEPARENT": trace})
+    waiting(lambda: f"[tick stdout] {trace}" in daemon.text(), 15, "the variable")
+    assert "is not installed" not in daemon.text()
