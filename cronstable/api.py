@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cronstable.core.finding import KeyPath, Problem, Severity
     from cronstable.core.hooks import JobEvent, Lateness
     from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, FailsWhen, Job, JobOptions, Json
+    from cronstable.core.quorum import elect_leader, hrw_owner, quorum_size
     from cronstable.core.runs import (
         Line,
         LiveRun,
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
         QuorumLoss,
         RebootLedger,
         RebootMarks,
+        Refreshable,
         Refused,
         ReloadHealth,
         Report,
@@ -197,6 +199,7 @@ __all__ = [
     "Reason",
     "RebootLedger",
     "RebootMarks",
+    "Refreshable",
     "Refused",
     "ReloadHealth",
     "Reloaded",
@@ -231,7 +234,10 @@ __all__ = [
     "Vacant",
     "Verdict",
     "Won",
+    "elect_leader",
     "hookimpl",
+    "hrw_owner",
+    "quorum_size",
     "template_variables",
 ]
 
@@ -242,6 +248,7 @@ _HOMES = {
     "cronstable.core.finding": "KeyPath Problem Severity",
     "cronstable.core.hooks": "JobEvent Lateness",
     "cronstable.core.job": "ClusterPolicy ConcurrencyPolicy FailsWhen Job JobOptions Json",
+    "cronstable.core.quorum": "elect_leader hrw_owner quorum_size",
     "cronstable.core.runs": "Line LiveRun Outcome PendingRetry ResourceSample Resources RunKey RunRecord Trigger",
     "cronstable.core.schedule": "Schedule",
     "cronstable.core.store": (
@@ -258,8 +265,8 @@ _HOMES = {
     "cronstable.plugin.protocols": (
         "Actor Bounded CancelRun ClaimLog Command CommandOutcome Document Done Election ElectionContext FileSystem "
         "FleetReport Host HostSnapshot Http HttpResponse HttpStream HttpStreams Ids LeaderChange LeaseStore Message "
-        "NoSuchJob Notifier Observable Pause ProcessEnd Processes QuorumLoss RebootLedger RebootMarks Refused "
-        "ReloadHealth Report Resume Rng Service Shutdown Started StartRun StateStore Threads"
+        "NoSuchJob Notifier Observable Pause ProcessEnd Processes QuorumLoss RebootLedger RebootMarks Refreshable "
+        "Refused ReloadHealth Report Resume Rng Service Shutdown Started StartRun StateStore Threads"
     ),
     "cronstable.plugin.secret": "SecretSource",
     "cronstable.plugin.variables": "template_variables",

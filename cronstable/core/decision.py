@@ -38,6 +38,8 @@ class Reason(StrEnum):
     CONFLICT = "conflict"
     CONVERGING = "converging"
     DEADLINE_PASSED = "deadline-passed"
+    STALE_VIEW = "stale-view"
+    DUE_BEFORE_TERM = "due-before-term"
     GATE_ERROR = "gate-error"
     CONCURRENCY_FORBID = "concurrency-forbid"
     QUEUED = "queued"

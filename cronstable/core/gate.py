@@ -12,12 +12,19 @@ from cronstable.core.view import SPREAD, ClusterView
 
 
 def decide(
-    policy: ClusterPolicy, job: str, *, election_configured: bool, view: ClusterView | None, boot: float
+    policy: ClusterPolicy,
+    job: str,
+    *,
+    election_configured: bool,
+    view: ClusterView | None,
+    boot: float,
+    due: float | None = None,
 ) -> Decision:
     """The gate's answer for one job at the boot instant ``boot``, with the facts that led to it.
 
     ``view`` None: election is configured and no manager runs; Leader jobs fail closed, PreferLeader jobs run.
     ``view`` must have been taken at ``boot`` or before; its deadline is compared again here.
+    ``due``: boot seconds at which the occurrence came due; None when there is none. DEFER: ask again after a refresh.
     """
     if not election_configured:
         return _run(Reason.NO_ELECTION)
@@ -30,12 +37,14 @@ def decide(
         case ClusterPolicy.PREFER_LEADER:
             return _prefer_leader(job, view, boot)
         case ClusterPolicy.LEADER:
-            return _leader(job, view, boot)
+            return _leader(job, view, boot, due)
         case _:
             assert_never(policy)
 
 
-def _leader(job: str, view: ClusterView, boot: float) -> Decision:
+def _leader(job: str, view: ClusterView, boot: float, due: float | None) -> Decision:
+    if view.stale:
+        return Decision(Verdict.DEFER, Reason.STALE_VIEW, _frozen(_quorum(view)))
     if view.conflict:
         return _skip(Reason.CONFLICT, **_conflict(view))
     if not view.quorate:
@@ -46,10 +55,21 @@ def _leader(job: str, view: ClusterView, boot: float) -> Decision:
     if view.distribution == SPREAD:
         owner = hrw_owner(job, view.owners)
         mine = owner is not None and owner == view.node_name
-        return _run(Reason.OWNER, owner=owner) if mine else _skip(Reason.NOT_OWNER, owner=owner)
+        return (
+            (_before_term(view, due) or _run(Reason.OWNER, owner=owner))
+            if mine
+            else _skip(Reason.NOT_OWNER, owner=owner)
+        )
     if view.is_leader:
-        return _run(Reason.LEADER, deadline=view.deadline, **_holder(view))
+        return _before_term(view, due) or _run(Reason.LEADER, deadline=view.deadline, **_holder(view))
     return _skip(Reason.NOT_LEADER, **_holder(view))
+
+
+def _before_term(view: ClusterView, due: float | None) -> Decision | None:
+    """The skip of what came due before this node led: whoever led then has decided it."""
+    if due is None or view.since is None or due >= view.since:
+        return None
+    return _skip(Reason.DUE_BEFORE_TERM, late_by=view.since - due)
 
 
 def _prefer_leader(job: str, view: ClusterView, boot: float) -> Decision:
@@ -58,6 +78,8 @@ def _prefer_leader(job: str, view: ClusterView, boot: float) -> Decision:
     if view.distribution == SPREAD:
         owner = hrw_owner(job, view.available_owners)
         mine = owner is None or owner == view.node_name
+        if mine and any(hrw_owner(job, names) == view.node_name for names in view.twins):
+            return _skip(Reason.NOT_OWNER, owner=owner, twin=True)
         return _run(Reason.OWNER, owner=owner) if mine else _skip(Reason.NOT_OWNER, owner=owner)
     # Never skip on doubt: a view whose own deadline has passed meanwhile says nothing against this node.
     if view.available or (view.is_leader and view.deadline is not None and boot >= view.deadline):

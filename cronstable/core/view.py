@@ -74,6 +74,11 @@ class ClusterView:
     ``owners``: under spread, the names whose rendezvous winner owns a Leader job; empty without quorum.
     ``available_owners``: the same for PreferLeader, quorum ignored.
     ``deadline``: boot seconds until which ``is_leader`` may be acted on; None when no deadline applies.
+    ``stale``: the node doubts what it knows and asks again right now; it then claims neither leadership nor quorum,
+    and what is due waits for one refresh (DESIGN 4, the end).
+    ``since``: boot seconds since when the leader or the owners are these; an occurrence that came due before was
+    another's, or nobody's. None: no such rule, a lease log decides.
+    ``twins``: for each node of our own name that goes first on the never-skip path, the names it agrees with (6.8).
     """
 
     backend: str
@@ -96,6 +101,9 @@ class ClusterView:
     owners: tuple[str, ...] = ()
     available_owners: tuple[str, ...] = ()
     deadline: float | None = None
+    stale: bool = False
+    since: float | None = None
+    twins: tuple[tuple[str, ...], ...] = ()
     lease: LeaseView | None = None
 
     @property

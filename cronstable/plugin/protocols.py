@@ -402,6 +402,18 @@ class Observable(Protocol):
 
 
 @runtime_checkable
+class Refreshable(Protocol):
+    """Optional side of an ``Election`` whose view can be ``stale``: it can be told to look now."""
+
+    async def refresh(self) -> None:
+        """Ask everybody once more, and return when the view is as fresh as one round makes it.
+
+        The host waits ``connect_timeout`` seconds at most, then decides on what ``view()`` says.
+        """
+        ...
+
+
+@runtime_checkable
 class RebootLedger(Protocol):
     """Optional side of an ``Election``: which deferred @reboot jobs have run in this cluster."""
 

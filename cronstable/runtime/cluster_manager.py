@@ -13,7 +13,7 @@ from cronstable.config import ClusterConfig
 from cronstable.core.clock import Clock, Seconds
 from cronstable.core.events import LeaderChanged, QuorumChanged
 from cronstable.core.view import ClusterView
-from cronstable.plugin.protocols import Election, ElectionContext, Host, Observable, RebootLedger
+from cronstable.plugin.protocols import Election, ElectionContext, Host, Observable, RebootLedger, Refreshable
 from cronstable.runtime.bus import EventBus
 
 STOP_DEADLINE: Seconds = 15.0
@@ -89,6 +89,17 @@ class ClusterManager:
     def view(self) -> ClusterView | None:
         """The view of this instant; None when no election is running."""
         return self._running.election.view() if self._running is not None else None
+
+    async def refresh(self) -> None:
+        """Let the running election look again, for at most ``connectTimeout`` seconds. Never raises."""
+        running = self._running
+        if running is None or not isinstance(running.election, Refreshable):
+            return
+        try:
+            with anyio.move_on_after(running.config.connect_timeout):
+                await running.election.refresh()
+        except Exception:  # noqa: BLE001 - a plugin's; the view says what it is worth
+            self._log.exception("cluster: the %s election did not look again", running.config.backend.name)
 
     @property
     def ledger(self) -> RebootLedger | None:
@@ -194,6 +205,9 @@ class ClusterManager:
 
     def _observe(self, running: _Running, reason: str) -> None:
         view = running.election.view()
+        if view.stale:
+            # Doubt is no loss: one refresh says which it is, and until then the gate waits by itself.
+            return
         self._account(running, leader=view.is_leader, quorate=view.quorate, name=view.leader, reason=reason)
 
     def _account(self, running: _Running, *, leader: bool, quorate: bool, name: str | None, reason: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import anyio
@@ -65,15 +66,19 @@ class Scheduler:
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
-    def decide(self, job: Job) -> Decision:
-        """May this node start ``job`` at this instant? Any failure to find out means no."""
+    def decide(self, job: Job, scheduled_at: EpochSeconds | None = None) -> Decision:
+        """May this node start ``job`` at this instant? Any failure to find out means no.
+
+        ``scheduled_at``: the occurrence that came due, where there is one. DEFER: ask again after a refresh.
+        """
         if self._launcher.stopping:
             return Decision(Verdict.SKIP, Reason.STOPPING)
         try:
             view = self._cluster.view()
-            boot = self._clock.now().boot
-            elects = self._cluster.elects
-            return decide(job.options.cluster_policy, job.name, election_configured=elects, view=view, boot=boot)
+            now = self._clock.now()
+            due = None if scheduled_at is None else now.boot - (now.wall - scheduled_at)
+            policy, elects = job.options.cluster_policy, self._cluster.elects
+            return decide(policy, job.name, election_configured=elects, view=view, boot=now.boot, due=due)
         except Exception as error:  # noqa: BLE001 - a view comes from a plugin; no answer means no
             self._log.exception("job %s: the gate failed, so it does not run", job.name)
             return Decision(Verdict.SKIP, Reason.GATE_ERROR, MappingProxyType({"error": type(error).__name__}))
@@ -85,14 +90,25 @@ class Scheduler:
             return None
         return Decision(Verdict.SKIP, Reason.PAUSED, MappingProxyType({"until": pause.until, "note": pause.note}))
 
-    def launch(self, job: Job, trigger: Trigger, scheduled_at: EpochSeconds | None) -> Decision:
-        """Decide about one occurrence and start it if it may run."""
-        decision = self.paused(job) or self.decide(job)
+    def launch(
+        self, job: Job, trigger: Trigger, scheduled_at: EpochSeconds | None, *, final: bool = False
+    ) -> Decision:
+        """Decide about one occurrence and start it if it may run.
+
+        A DEFER is recorded and returned: the caller asks again, with ``final``, which turns another DEFER to a skip.
+        """
+        decision = self.paused(job) or self.decide(job, scheduled_at)
+        if final:
+            decision = _terminal(decision)
         if decision.verdict is not Verdict.RUN:
             self._launcher.record(job, scheduled_at, decision)
             return decision
         started = self._launcher.start(
-            job, decision, scheduled_at=scheduled_at, trigger=trigger, recheck=lambda: self.recheck(job)
+            job,
+            decision,
+            scheduled_at=scheduled_at,
+            trigger=trigger,
+            recheck=lambda: _terminal(self.recheck(job)),
         )
         return started if isinstance(started, Decision) else decision
 
@@ -107,21 +123,43 @@ class Scheduler:
 
     async def run(self) -> None:
         """Schedule until the launcher is told to stop."""
-        while not self._launcher.stopping:
-            now = self._clock.now()
-            self._notice_steps(now)
-            batch = self._agenda.take(now.wall)
-            if batch.rounds or batch.missed:
-                self._dirty = True
-            for missed in batch.missed:
-                self._skip_missed(missed, now)
-            for due in batch.rounds:
-                await self._round(due)
-            await self._wait()
+        async with anyio.create_task_group() as tasks:
+            while not self._launcher.stopping:
+                now = self._clock.now()
+                self._notice_steps(now)
+                batch = self._agenda.take(now.wall)
+                if batch.rounds or batch.missed:
+                    self._dirty = True
+                for missed in batch.missed:
+                    self._skip_missed(missed, now)
+                deferred: list[Due] = []
+                for due in batch.rounds:
+                    await self._round(due, deferred)
+                if deferred:
+                    # Beside the loop: an election in doubt must not hold up the jobs that ask nobody.
+                    tasks.start_soon(self._ask_again, deferred)
+                await self._wait()
+            tasks.cancel_scope.cancel()
 
-    async def _round(self, due: tuple[Due, ...]) -> None:
+    async def _round(self, due: tuple[Due, ...], deferred: list[Due]) -> None:
         for i, occurrence in enumerate(due, start=1):
-            self.launch(occurrence.job, Trigger.SCHEDULE, occurrence.scheduled_at)
+            decision = self.launch(occurrence.job, Trigger.SCHEDULE, occurrence.scheduled_at)
+            if decision.reason is Reason.STALE_VIEW:
+                deferred.append(occurrence)
+            if i % SPAWN_GATE == 0:
+                await anyio.lowlevel.checkpoint()
+
+    async def _ask_again(self, deferred: Sequence[Due]) -> None:
+        """One look of the election, then a decision about each, on the definition of now."""
+        await self._cluster.refresh()
+        for i, occurrence in enumerate(deferred, start=1):
+            job = self.jobs.get(occurrence.job.name)
+            if job is None or not job.options.enabled:
+                self._launcher.record(
+                    occurrence.job, occurrence.scheduled_at, Decision(Verdict.SKIP, Reason.DISABLED)
+                )
+            else:
+                self.launch(job, Trigger.SCHEDULE, occurrence.scheduled_at, final=True)
             if i % SPAWN_GATE == 0:
                 await anyio.lowlevel.checkpoint()
 
@@ -148,3 +186,8 @@ class Scheduler:
         if step < -BACKWARD_LIMIT:
             self._agenda.reseed(now.wall)
             self._dirty = True
+
+
+def _terminal(decision: Decision) -> Decision:
+    """A decision that is not asked for again: what would have to wait is skipped."""
+    return replace(decision, verdict=Verdict.SKIP) if decision.verdict is Verdict.DEFER else decision

@@ -9,6 +9,7 @@ import pytest
 from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.gate import decide
 from cronstable.core.job import ClusterPolicy
+from cronstable.core.quorum import hrw_owner
 from cronstable.core.view import SPREAD, ClusterView, LeaseView
 
 LEADER, PREFER, EVERY = ClusterPolicy.LEADER, ClusterPolicy.PREFER_LEADER, ClusterPolicy.EVERY_NODE
@@ -54,6 +55,9 @@ def gate(policy: ClusterPolicy, view: ClusterView | None, *, job: str = "job", b
         (LEADER, replace(LEADING, conflicting_policies=("electLeader",)), SKIP, Reason.CONFLICT),
         (PREFER, replace(LEADING, settled=False), SKIP, Reason.CONVERGING),
         (LEADER, replace(LEADING, settled=False), RUN, Reason.LEADER),
+        (LEADER, replace(CUT_OFF, stale=True), Verdict.DEFER, Reason.STALE_VIEW),
+        (PREFER, replace(CUT_OFF, stale=True), RUN, Reason.AVAILABLE),
+        (EVERY, replace(CUT_OFF, stale=True), RUN, Reason.EVERY_NODE),
     ],
 )
 def test_the_gate_answers_as_the_decision_table_says(
@@ -104,3 +108,33 @@ def test_a_skip_names_the_holder_and_its_fence() -> None:
 
 def test_a_conflict_says_which() -> None:
     assert gate(LEADER, replace(CONFLICTED, conflicting_sizes=(3, 5))).evidence == {"names": "a", "sizes": "3, 5"}
+
+
+@pytest.mark.parametrize(
+    ("due", "verdict", "reason"),
+    [
+        (49.9, SKIP, Reason.DUE_BEFORE_TERM),
+        (50.0, RUN, Reason.LEADER),
+        (None, RUN, Reason.LEADER),
+    ],
+)
+def test_what_came_due_before_this_node_led_is_not_its_own(due: float | None, verdict: Verdict, reason: Reason) -> None:
+    view = replace(LEADING, since=50.0)
+    decision = decide(LEADER, "job", election_configured=True, view=view, boot=51.0, due=due)
+    assert (decision.verdict, decision.reason) == (verdict, reason)
+
+
+def test_under_spread_what_came_due_before_the_owners_were_these_is_skipped() -> None:
+    view = replace(SPREAD_VIEW, owners=("a",), since=50.0)
+    assert decide(LEADER, "job", election_configured=True, view=view, boot=51.0, due=49.0).verdict is SKIP
+    assert decide(LEADER, "job", election_configured=True, view=view, boot=51.0, due=50.5).verdict is RUN
+
+
+def test_a_twin_that_goes_first_runs_what_it_owns_in_its_own_view() -> None:
+    view = replace(SPREAD_VIEW, available_owners=("a",))
+    assert gate(PREFER, replace(view, twins=(("a",),))).reason is Reason.NOT_OWNER
+    jobs = [f"job-{i}" for i in range(20)]
+    twin = replace(view, twins=(("a", "b"),))
+    theirs = {name for name in jobs if gate(PREFER, twin, job=name).verdict is SKIP}
+    assert theirs == {name for name in jobs if hrw_owner(name, ("a", "b")) == "a"}
+    assert 0 < len(theirs) < len(jobs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +36,14 @@ class Cluster:
         self.answer = view
         self.elects = elects
         self.broken = False
+        self.refreshed = 0
+        self.after_refresh: ClusterView | None = None
+
+    async def refresh(self) -> None:
+        self.refreshed += 1
+        await anyio.sleep(1.0)
+        if self.after_refresh is not None:
+            self.answer = self.after_refresh
 
     def view(self) -> ClusterView | None:
         if self.broken:
@@ -330,3 +339,79 @@ def test_five_hundred_jobs_due_at_once_all_start_in_configuration_order() -> Non
 
     world = run_virtual(scenario)
     assert world.offsets() == [(f"j{i:03d}", 0.0) for i in range(500)]
+
+
+DOUBT = ClusterView("gossip", "node-a", "0", stale=True)
+SURE = ClusterView("gossip", "node-a", "0", quorate=True, leader="node-a", is_leader=True)
+OTHERS = ClusterView("gossip", "node-a", "0", quorate=True, leader="node-b")
+POLICIES = [
+    job("leaders", cluster_policy=ClusterPolicy.LEADER),
+    job("everybody", cluster_policy=ClusterPolicy.EVERY_NODE),
+]
+
+
+def doubting(after: ClusterView | None) -> World:
+    async def main() -> World:
+        world = World(cluster=Cluster(DOUBT, elects=True))
+        world.cluster.after_refresh = after
+        world.scheduler.load(POLICIES)
+        await world.run(5)
+        return world
+
+    return run_virtual(main)
+
+
+def test_in_doubt_a_leader_job_waits_for_one_refresh_and_the_others_do_not() -> None:
+    world = doubting(SURE)
+    assert world.offsets() == [("everybody", 0.0), ("leaders", 1.0)]
+    assert world.cluster.refreshed == 1
+
+
+def test_a_refresh_that_shows_another_leader_skips() -> None:
+    world = doubting(OTHERS)
+    assert world.offsets() == [("everybody", 0.0)]
+    record = world.launcher.decisions.get("leaders", NOON)
+    assert record is not None
+    assert record.decision.reason is Reason.NOT_LEADER
+
+
+def test_doubt_that_a_refresh_does_not_end_is_a_skip_and_nothing_stays_open() -> None:
+    world = doubting(None)
+    assert world.offsets() == [("everybody", 0.0)]
+    record = world.launcher.decisions.get("leaders", NOON)
+    assert record is not None
+    assert (record.decision.verdict, record.decision.reason) == (Verdict.SKIP, Reason.STALE_VIEW)
+    assert not record.provisional
+    assert world.cluster.refreshed == 1
+
+
+def test_a_job_removed_during_the_refresh_does_not_run() -> None:
+    async def main() -> World:
+        world = World(cluster=Cluster(DOUBT, elects=True))
+        world.cluster.after_refresh = SURE
+        world.scheduler.load(POLICIES)
+
+        async def reload() -> None:
+            await world.clock.sleep(1)
+            world.scheduler.load([])
+
+        await world.run(5, reload)
+        return world
+
+    world = run_virtual(main)
+    assert world.offsets() == [("everybody", 0.0)]
+
+
+def test_an_occurrence_of_before_the_term_is_skipped() -> None:
+    async def main() -> World:
+        clock = VirtualClock.of_loop(wall=NOON - 0.5)
+        world = World(cluster=Cluster(replace(SURE, since=clock.now().boot + 1), elects=True))
+        world.scheduler.load(POLICIES[:1])
+        await world.run(5)
+        return world
+
+    world = run_virtual(main)
+    assert world.offsets() == []
+    record = world.launcher.decisions.get("leaders", NOON)
+    assert record is not None
+    assert record.decision.reason is Reason.DUE_BEFORE_TERM
