@@ -30,8 +30,14 @@ def dumps(value: Json) -> bytes:
 
 
 def iso(wall: float | None) -> str | None:
-    """Wall seconds as ISO 8601 in UTC with its offset; None stays None."""
-    return None if wall is None else datetime.fromtimestamp(wall, UTC).isoformat()
+    """Wall seconds as ISO 8601 in UTC with its offset; None stays None.
+
+    None too for what no calendar holds: the expiry in a lease comes from a file that anybody may have edited.
+    """
+    try:
+        return None if wall is None else datetime.fromtimestamp(wall, UTC).isoformat()
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def countdown(snapshot: HostSnapshot, name: str, wall: float) -> float | None:

@@ -433,6 +433,16 @@ async def test_a_lease_view_has_the_fields_of_its_backend(
     assert document["lease"]["expiry"] == "2027-01-15T08:00:15+00:00"
 
 
+@pytest.mark.parametrize("expiry", [1e308, -1e308, float("nan"), float("inf")])
+async def test_an_expiry_that_no_calendar_holds_is_shown_as_unknown(serve: Any, host: Any, expiry: float) -> None:
+    lease = LeaseView("a", "b", expiry, 7, (("path", "/mnt"),))
+    host.set(cluster_configured=True, cluster=ClusterView("filesystem", "a", "v1:x", leader="b", lease=lease))
+    async with serve() as call:
+        answer = await call("GET", "/cluster")
+    assert answer.status == 200
+    assert answer.json["lease"]["expiry"] is None
+
+
 async def test_the_cluster_document_follows_the_view(serve: Any, host: Any) -> None:
     seen = []
     async with serve() as call:
