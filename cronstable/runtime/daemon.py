@@ -54,7 +54,7 @@ class Parts:
     make_election: MakeElection
     make_service: MakeService
     make_notifier: MakeNotifier
-    make_execute: Callable[[DaemonHost, OutputHub, str], Execute]
+    make_execute: Callable[[DaemonHost, OutputHub, Callable[[], str]], Execute]
     load: Callable[[], LoadResult]
     hostname: str
     log: logging.Logger
@@ -78,7 +78,6 @@ class Daemon:
         clock = parts.seams.clock
         self._clock = clock
         self._started_at = clock.now().wall
-        self.node = config.cluster.node_name if config.cluster is not None else parts.hostname
         self.bus = EventBus(parts.log)
         hub = OutputHub()
         self.host = DaemonHost(seams=parts.seams, log=parts.log, bus=self.bus, hub=hub)
@@ -91,7 +90,7 @@ class Daemon:
             job_set_id=lambda: self._config.job_set_id,
         )
         self.launcher = Launcher(
-            execute=parts.make_execute(self.host, hub, self.node),
+            execute=parts.make_execute(self.host, hub, lambda: self.node),
             clock=clock,
             ids=parts.seams.ids,
             bus=self.bus,
@@ -148,6 +147,12 @@ class Daemon:
             cancel_retry=self.retries.cancel,
         )
         self.host.connect(self.snapshot, commands.do)
+
+    @property
+    def node(self) -> str:
+        """This node's name, by the configuration in force."""
+        cluster = self._config.cluster
+        return cluster.node_name if cluster is not None else self._parts.hostname
 
     # -- the tree -----------------------------------------------------------------------------------------------------
 
@@ -273,6 +278,7 @@ class Daemon:
             if finding.severity is Severity.ADVISORY:
                 self._log.warning("%s: %s", finding.file, finding.message)
         await self.cluster.reconcile(config.cluster)
+        self.launcher.node = self.node
         self.scheduler.load(config.jobs)
         self.reports.configure(config.sections.get("notify"))
         self.retries.reloaded()

@@ -51,10 +51,13 @@ def make_execute(
     spawner: Spawner,
     environ: Mapping[str, str],
     render: Callable[[LineBatch], str] = LineBatch.logged,
-) -> Callable[[DaemonHost, OutputHub, str], Execute]:
-    """How the daemon carries out runs, given its stdout, its spawner, its own environment and the form of its log."""
+) -> Callable[[DaemonHost, OutputHub, Callable[[], str]], Execute]:
+    """How the daemon carries out runs, given its stdout, its spawner, its own environment and the form of its log.
 
-    def build(host: DaemonHost, hub: OutputHub, node: str) -> Execute:
+    The node's name is asked for at each run: a reload may change it.
+    """
+
+    def build(host: DaemonHost, hub: OutputHub, node: Callable[[], str]) -> Execute:
         tools = RunTools(
             spawner=spawner,
             clock=host.clock,
@@ -68,7 +71,7 @@ def make_execute(
             request: RunRequest, on_started: Callable[[LiveRun], None], permit: Callable[[], None]
         ) -> Awaitable[RunRecord]:
             catchup = request.key.trigger is Trigger.CATCHUP
-            own = occurrence_env(request.key, node, DEPLOYMENT, catchup, first_run_id=request.first_run_id)
+            own = occurrence_env(request.key, node(), DEPLOYMENT, catchup, first_run_id=request.first_run_id)
             complete = replace(request, variables={**request.variables, **own})
             return run_job(complete, tools, on_started=on_started, permit=permit)
 

@@ -128,7 +128,7 @@ class Launcher:
         self._bus = bus
         self._hub = hub
         self._log = log
-        self._node = node
+        self.node = node
         self._tasks: TaskGroup | None = None
         self._flights: dict[str, list[Flight]] = {}
         self._history: dict[str, deque[RunRecord]] = {}
@@ -181,7 +181,7 @@ class Launcher:
         now = self._clock.now().wall
         # A follower's 'not leader' is provisional: the leader's own answer may still reach this node (claims.md 14).
         provisional = decision.verdict is Verdict.DEFER or decision.reason in SILENT_SKIPS
-        record = DecisionRecord(self._node, job.name, scheduled_at, now, decision, run_id, provisional)
+        record = DecisionRecord(self.node, job.name, scheduled_at, now, decision, run_id, provisional)
         if not self.decisions.add(record):
             return
         self._bus.emit(Decided(record))
