@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+import yaml
 
 pytestmark = pytest.mark.integration
 
@@ -364,15 +365,58 @@ def test_one_run_waits_in_the_queue_and_the_next_is_refused(daemon: Daemon, wait
     assert out.read_text() == "in\nout\nin\nout\n"
 
 
+def case(name: str) -> dict[str, Any]:
+    path = Path(__file__).resolve().parents[1] / "cases" / "extra" / f"{name}.yaml"
+    found: dict[str, Any] = yaml.safe_load(path.read_text())
+    return found
+
+
 def test_a_stop_that_takes_too_long_ends_the_runs(daemon: Daemon, waiting: Wait) -> None:
+    wanted = case("signal-shutdown-grace")
     sleeping = f"{unique_sleep()}.25"
-    daemon.start("jobs:\n" + job("long", f"{sleeping} & wait"), "--shutdown-grace", "0.5")
+    daemon.start("jobs:\n" + job("long", f"{sleeping} & wait"), *wanted["input"]["arguments"])
     daemon.ask("POST", "/jobs/long/start")
     waiting(lambda: processes(sleeping), 15, "the run")
     daemon.send(signal.SIGTERM)
-    assert daemon.exit_code() == 0
+    assert daemon.exit_code() == wanted["expected"]["exit_code"]
     assert processes(sleeping) == []
-    assert "the time to stop is over: ending 1 runs" in daemon.text()
+    assert wanted["expected"]["log_says"] in daemon.text()
+
+
+def waiting_for_a_retry(daemon: Daemon, waiting: Wait, name: str) -> tuple[str, dict[str, Any]]:
+    """A daemon whose job waits an hour for its next attempt; the jobs, and what the case expects."""
+    wanted = case(name)
+    jobs = "jobs:\n" + yaml.safe_dump([{"name": "bad", "schedule": "0 0 1 1 *", **wanted["input"]["job"]}])
+    daemon.start(jobs)
+    daemon.ask("POST", "/jobs/bad/start")
+    waiting(lambda: "retry" in daemon.job("bad"), 15, "the attempt to be waited for")
+    expected: dict[str, Any] = wanted["expected"]
+    return jobs, expected
+
+
+def test_a_stop_does_not_wait_for_the_next_attempt(daemon: Daemon, waiting: Wait) -> None:
+    _, expected = waiting_for_a_retry(daemon, waiting, "signal-stop-cancels-retries")
+    daemon.send(signal.SIGTERM)
+    assert daemon.exit_code() == expected["exit_code"]
+    assert expected["log_says"] in daemon.text()
+
+
+def test_an_attempt_of_a_job_that_was_removed_is_not_made(daemon: Daemon, waiting: Wait) -> None:
+    _, expected = waiting_for_a_retry(daemon, waiting, "reload-retry-of-removed-job")
+    daemon.write("jobs:\n" + job("other", "true"))
+    daemon.send(signal.SIGHUP)
+    waiting(lambda: expected["log_says"] in daemon.text(), 15, "the end of the matter")
+    assert "Traceback" not in daemon.text()
+
+
+def test_an_edit_of_another_job_leaves_the_attempt_alone(daemon: Daemon, waiting: Wait) -> None:
+    jobs, expected = waiting_for_a_retry(daemon, waiting, "reload-retry-survives-other-edit")
+    before = daemon.job("bad")["retry"]
+    daemon.write(jobs + yaml.safe_dump([{"name": "other", "command": "true", "schedule": "0 0 1 1 *"}]))
+    daemon.send(signal.SIGHUP)
+    waiting(lambda: (daemon.ask("GET", "/jobs/other") or (0, b""))[0] == 200, 15, "the other job")
+    assert daemon.job("bad")["retry"] == before
+    assert before["attempt"] == expected["still_waits_for_attempt"]
 
 
 def test_the_log_and_the_output_can_be_json(daemon: Daemon, waiting: Wait) -> None:

@@ -202,12 +202,29 @@ def test_an_owner_that_lost_the_job_to_another_node_says_nothing() -> None:
     assert play(1900, job({"lateAfterSeconds": 60}), script).reports.told == []
 
 
+def test_a_second_outage_is_a_second_alert() -> None:
+    case = yaml.safe_load((CASES / "extra" / "report-late-again-after-recovery.yaml").read_text())
+
+    async def script(world: World) -> None:
+        world.cluster.elects = True
+        for _ in range(2):
+            world.cluster.answer = view(mine=True)
+            await world.clock.sleep(600)
+            world.cluster.answer = view(mine=False, quorate=False)
+            await world.clock.sleep(300)
+        world.cluster.answer = view(mine=True)
+
+    assert len(play(2000, job(case["input"]["job"]["sla"]), script).reports.told) == case["expected"]["alerts"]
+
+
 def test_a_pause_is_not_late() -> None:
+    case = yaml.safe_load((CASES / "extra" / "report-pause-is-not-late.yaml").read_text())
+
     async def script(world: World) -> None:
         await world.clock.sleep(100)
-        world.scheduler.pauses = MappingProxyType({"a": Pause("a", NOON + 1000.0)})
+        world.scheduler.pauses = MappingProxyType({"a": Pause("a", NOON + 3670.0)})
 
-    assert play(1300, job({"lateAfterSeconds": 60}), script).reports.told == []
+    assert len(play(4200, job(case["input"]["job"]["sla"]), script).reports.told) == case["expected"]["alerts"]
 
 
 def test_a_job_that_is_removed_is_forgotten() -> None:

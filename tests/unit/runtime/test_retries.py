@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC
+from pathlib import Path
 from types import MappingProxyType
 
 import anyio
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +33,7 @@ from cronstable.runtime.scheduler import Scheduler
 from cronstable.testing.clock import VirtualClock, run_virtual
 
 NOON = 1_800_000_000 - 1_800_000_000 % 86_400 + 12 * 3600
+CASES = Path(__file__).resolve().parents[2] / "cases"
 OPERATOR = Actor("operator", "test")
 
 
@@ -207,6 +211,19 @@ def test_attempts_come_after_their_delays_and_the_last_failure_is_final() -> Non
     assert [again for _, _, again in world.reports.told] == [True, True, True, False]
     assert world.reports.permanent == 1
     assert world.retries.pending == {}
+
+
+@pytest.mark.parametrize("name", ["exec-retry-backoff", "extra/exec-retry-shrinking", "extra/exec-retry-constant"])
+def test_a_case_of_retries_has_its_attempts_delays_and_one_final_report(name: str) -> None:
+    case = yaml.safe_load((CASES / f"{name}.yaml").read_text())
+    options = JobOptions(raw=MappingProxyType({"onFailure": case["input"]["job"]["onFailure"]}))
+    schedule = Schedule.parse("0 12 * * *", job_name="a", zone=UTC)
+    world = play(100, None, Job("a", case["input"]["job"]["command"], schedule, options))
+    times = [at for at, _ in world.starts]
+    assert len(times) == case["expected"]["attempts"]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert gaps == pytest.approx(case["expected"]["delays_s"], abs=case["expected"]["tolerance_s"])
+    assert world.reports.permanent == case["expected"]["permanent_failure_reports"]
 
 
 def test_all_attempts_are_one_occurrence() -> None:
