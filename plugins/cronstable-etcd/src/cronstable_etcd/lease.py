@@ -103,8 +103,10 @@ class EtcdLeaseStore:
             if answer.succeeded:
                 return Held(replace(wanted, data=replace(bond, mod=answer.revision)))
             standing = Standing.of(answer)
-            shown = self._show(standing)
-            now = standing.bond
+            shown, now = self._show(standing), standing.bond
+            if now is None and standing.term is not None and standing.term.lease == bond.lease:
+                # Our key was deleted by hand. To others the term stands until its lease ends; to us it is over.
+                return standing.vacancy()
             if not isinstance(shown, Seen) or now is None:
                 return shown
             if replace(grant, nonce=nonce, tried=()).owns(shown.record):
