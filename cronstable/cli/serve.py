@@ -20,7 +20,7 @@ from cronstable.plugin.descriptors import NotifierBackend, ServiceProvider
 from cronstable.plugin.manager import Plugins, Provided, load_factory
 from cronstable.plugin.protocols import Election, ElectionContext, Host, Notifier, Service
 from cronstable.runtime.capture import LineBatch
-from cronstable.runtime.console import Console, ConsoleHandler
+from cronstable.runtime.console import Console, ConsoleHandler, hold_standard_descriptors
 from cronstable.runtime.daemon import Daemon, Parts
 from cronstable.runtime.execute import make_execute
 from cronstable.runtime.files import SystemFiles
@@ -50,6 +50,7 @@ class Wishes:
 
 def serve(wishes: Wishes) -> int:
     """Serve a configuration in the foreground; the exit code."""
+    hold_standard_descriptors()
     clean_signal_state()
     errors, output = Console(2), Console(1)
     log = _logging(errors, wishes)

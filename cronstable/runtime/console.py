@@ -14,6 +14,19 @@ BUFFERED_BYTES = 8 * 1024 * 1024
 """What a slow reader may leave unread before output is dropped, per stream."""
 
 
+def hold_standard_descriptors() -> None:
+    """Open the null device in the place of a closed stdin, stdout or stderr. Once, before anything else is opened.
+
+    Else the first socket or file would get the number, and what a job prints would be written into it.
+    """
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            # The lowest free number is ours, since all below it are open by now.
+            os.open(os.devnull, os.O_RDWR)
+
+
 class Console:
     """A thread that empties a bounded buffer into a file descriptor.
 
