@@ -33,6 +33,7 @@ class Lines:
         self._render = render
         self._hub = hub
         self._clock = clock
+        self._patience_is_over = False
 
     def write(self, batch: LineBatch) -> None:
         """Pass a batch on."""
@@ -40,10 +41,17 @@ class Lines:
         self._hub.extend(batch.key.run_id, batch)
 
     async def ready(self) -> None:
-        """Hold a flooding job back while stdout is congested, but never for long."""
+        """Hold a flooding job back while stdout is congested, but never for long.
+
+        Patience is one for all jobs and batches until somebody reads again: spent anew on each batch, it would let a
+        reader that never reads slow a long output down to a crawl.
+        """
         deadline = self._clock.now().boot + PATIENCE
-        while self._console.congested and self._clock.now().boot < deadline:
+        while self._console.congested and not self._patience_is_over:
             await self._clock.sleep(NAP)
+            self._patience_is_over = self._clock.now().boot >= deadline
+        if not self._console.congested:
+            self._patience_is_over = False
 
 
 def make_execute(
