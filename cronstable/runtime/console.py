@@ -26,6 +26,9 @@ def hold_standard_descriptors() -> None:
             # The lowest free number is ours, since all below it are open by now.
             os.open(os.devnull, os.O_RDWR)
 
+GATHER: Seconds = 0.01
+"""How long a first line may wait for company."""
+
 
 class Console:
     """A thread that empties a bounded buffer into a file descriptor.
@@ -50,13 +53,15 @@ class Console:
             if self._size + len(data) > self._limit:
                 self._dropped += 1
                 return
+            first = not self._chunks
             self._chunks.append(data)
             self._size += len(data)
             if self._thread is None:
                 # A daemon thread: a reader that never reads must not keep the process from exiting.
                 self._thread = threading.Thread(target=self._drain, name="cronstable-console", daemon=True)
                 self._thread.start()
-            self._ready.notify()
+            elif first:
+                self._ready.notify()
 
     @property
     def congested(self) -> bool:
@@ -79,6 +84,9 @@ class Console:
                     self._ready.wait()
                 if not self._chunks:
                     return
+                if not self._closed:
+                    # Whatever else comes in this moment goes out in the same write: a burst of jobs wakes us once.
+                    self._ready.wait(GATHER)
                 data = b"".join(self._chunks)
                 self._chunks.clear()
                 self._size = 0
