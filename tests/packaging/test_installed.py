@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import subprocess
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,63 +43,61 @@ def test_what_was_installed_fits_together(run: Run) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_version_is_printed_without_a_plugin_or_a_framework(run: Run, environment: Path) -> None:
+def test_the_version_is_printed_without_a_plugin_or_a_framework(
+    run: Run, environment: Path, projects: Mapping[str, Path]
+) -> None:
     done = run("python", "-X", "importtime", str(environment / "bin" / "cronstable"), "--version")
     assert (done.returncode, done.stdout) == (0, "2.0.0\n")
     loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
     assert "cronstable" in loaded
-    assert not loaded & {
-        "pluggy",
-        "stevedore",
-        "aiohttp",
-        "click",
-        "rich",
-        "httpx",
-        "anyio",
-        "asyncio",
-        "cronstable_fs",
-        "cronstable_notify_webhook",
-        "jinja2",
+    frameworks = {"pluggy", "stevedore", "aiohttp", "click", "rich", "httpx", "anyio", "asyncio", "jinja2"}
+    plugins = {name.replace("-", "_") for name in projects} - {"cronstable"}
+    assert not loaded & (frameworks | plugins)
+
+
+def hooks_in(package: Path) -> list[str]:
+    """Names of the hooks that a plugin's module defines."""
+    tree = ast.parse((package / "__init__.py").read_text(encoding="utf-8"))
+    return sorted(n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("cronstable_"))
+
+
+def expected_listing(project: Path) -> dict[str, Any]:
+    """What ``cronstable plugins`` must say of a plugin, going by its sources."""
+    about = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    ((name, module),) = about["entry-points"]["cronstable.plugins"].items()
+    return {
+        "name": name,
+        "distribution": about["name"],
+        "version": about["version"],
+        "module": module,
+        "builtin": False,
+        "ok": True,
+        "disabled": False,
+        "error": None,
+        "hooks": hooks_in(project / "src" / module),
     }
 
 
-def test_the_plugins_are_listed_with_their_distributions(run: Run) -> None:
+def test_the_plugins_are_listed_with_their_distributions(run: Run, projects: Mapping[str, Path]) -> None:
     done = run("cronstable", "plugins", "--json")
     assert done.returncode == 0, done.stderr
     listed = json.loads(done.stdout)
     assert [(plugin["name"], plugin["error"]) for plugin in listed if not plugin["ok"]] == []
-    assert [plugin for plugin in listed if not plugin["builtin"]] == [
-        {
-            "name": "fs",
-            "distribution": "cronstable-fs",
-            "version": "2.0.0",
-            "module": "cronstable_fs",
-            "builtin": False,
-            "ok": True,
-            "disabled": False,
-            "error": None,
-            "hooks": ["cronstable_election_backends"],
-            "provides": ["election backend:filesystem"],
-        },
-        {
-            "name": "webhook",
-            "distribution": "cronstable-notify-webhook",
-            "version": "2.0.0",
-            "module": "cronstable_notify_webhook",
-            "builtin": False,
-            "ok": True,
-            "disabled": False,
-            "error": None,
-            "hooks": ["cronstable_notifiers"],
-            "provides": ["notifier:webhook"],
-        },
-    ]
+    provided = {plugin["name"]: plugin.pop("provides") for plugin in listed if not plugin["builtin"]}
+    assert all(provided.values())
+    assert {"election backend:etcd", "election backend:filesystem", "notifier:webhook"} <= set(
+        chain(*provided.values())
+    )
+    found = sorted((p for p in listed if not p["builtin"]), key=lambda p: str(p["name"]))
+    expected = [expected_listing(project) for name, project in projects.items() if name != "cronstable"]
+    assert [{**p, "hooks": sorted(p["hooks"])} for p in found] == sorted(expected, key=lambda p: str(p["name"]))
 
 
 def test_the_listing_is_a_table_for_people(run: Run) -> None:
     done = run("cronstable", "plugins", COLUMNS="200")
     assert done.returncode == 0, done.stderr
     assert "cronstable-fs 2.0.0" in done.stdout
+    assert "cronstable-etcd 2.0.0" in done.stdout
 
 
 def test_a_broken_plugin_is_listed_and_the_listing_succeeds(run: Run, tmp_path: Path) -> None:

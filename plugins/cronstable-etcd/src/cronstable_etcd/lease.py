@@ -146,7 +146,7 @@ class EtcdLeaseStore:
     # -- RebootMarks
 
     async def reboot_marks(self, job_set_id: str) -> frozenset[str]:
-        """See ``RebootMarks.reboot_marks``. Marks of other job-set ids are pruned in passing."""
+        """See ``RebootMarks.reboot_marks``. After a mark was made, old ones of other ids are pruned in passing."""
         return await self._shelf.names(job_set_id)
 
     async def mark_reboot(self, grant: Grant, job_set_id: str, job: str, *, nonce: str) -> bool:

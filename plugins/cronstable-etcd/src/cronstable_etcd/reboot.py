@@ -33,12 +33,15 @@ class RebootShelf:
     def __init__(self, keys: Keys, transact: Transact) -> None:
         self._keys = keys
         self._transact = transact
+        self._prune_due = False
 
     async def names(self, job_set_id: str) -> frozenset[str]:
         """Jobs marked under this id."""
         prefix = self._keys.marks_of(job_set_id)
         marks = await self._all()
-        await self._prune(marks, prefix)
+        if self._prune_due:
+            await self._prune(marks, prefix)
+            self._prune_due = False
         mine = [key.removeprefix(prefix) for key in marks if key.startswith(prefix)]
         return frozenset(name.decode("utf-8", "surrogatepass") for name in mine)
 
@@ -51,6 +54,8 @@ class RebootShelf:
             (wire.get(key),),
         )
         if answer.succeeded:
+            # Not now: a mark that is made but not reported in time is a job that never runs.
+            self._prune_due = True
             return True
         there = answer.found[0]
         return bool(there) and nonce_of(there[0].value) == nonce

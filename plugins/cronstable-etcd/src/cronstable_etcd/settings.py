@@ -72,7 +72,7 @@ def advisories(section: Section) -> Iterator[Problem]:
         budget = (ttl - max(1.0, ttl / 3) - 1) / 5
         yield Problem(
             ("ttl",),
-            f"ttl {ttl:g} gives each request to etcd {max(0.2, budget):.2f} s",
+            f"ttl {ttl:g} gives each request to etcd {budget:.2f} s",
             severity=Severity.ADVISORY,
             hint=f"fine for an etcd nearby; from {COMFORTABLE_TTL:g} on a request has a second",
         )
