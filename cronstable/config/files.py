@@ -11,6 +11,7 @@ from typing import Final
 from cronstable.config.crontab import is_crontab, looks_like_crontab
 from cronstable.config.document import Document, Map, parse
 from cronstable.config.model import Findings
+from cronstable.config.reading import LONGEST_CONFIG, read_up_to
 from cronstable.core.finding import Finding
 
 _YAML: Final = (".yml", ".yaml")
@@ -60,8 +61,7 @@ class Reader:
             return self._read[key]
         self.watched[path] = None
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            data = read_up_to(path, LONGEST_CONFIG)
         except (OSError, ValueError) as error:
             self._unreadable(path, error)
             return None

@@ -12,6 +12,7 @@ from typing import Final
 
 from cronstable.config import secrets
 from cronstable.config.envfile import EnvFileError, parse_env_file
+from cronstable.config.reading import LONGEST_ENV_FILE, read_up_to
 from cronstable.config.reporters import ReporterChecks
 from cronstable.config.rules import Rule
 from cronstable.config.zones import local_zone, named_zone
@@ -197,8 +198,8 @@ class OptionsMaker:
 
     def _read_env_file(self, path: str) -> str | None:
         try:
-            with open(path, encoding="utf-8") as file:
-                self.env_names[path] = frozenset(parse_env_file(file.read()))
+            text = read_up_to(path, LONGEST_ENV_FILE).decode("utf-8")
+            self.env_names[path] = frozenset(parse_env_file(text))
         except EnvFileError as error:
             return f"env_file {path}, {error}"
         except UnicodeDecodeError:

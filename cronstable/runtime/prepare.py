@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from cronstable.config.envfile import parse_env_file
+from cronstable.config.reading import LONGEST_ENV_FILE, read_up_to
 from cronstable.core.clock import Seconds
 from cronstable.core.job import Job
 from cronstable.plugin.protocols import Threads
@@ -75,8 +76,7 @@ async def _env_file(path: str, threads: Threads) -> Mapping[str, str]:
     """Read anew for each run, so that a changed file holds from the next run on without a reload."""
 
     def read() -> str:
-        with open(path, encoding="utf-8-sig") as file:
-            return file.read()
+        return read_up_to(path, LONGEST_ENV_FILE).decode("utf-8-sig")
 
     try:
         return parse_env_file(await _look_up(threads, read, f"env_file {path!r}"))

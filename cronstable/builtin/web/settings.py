@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import itertools
 import math
@@ -18,6 +19,9 @@ VIEW: Final = "view"
 CONTROL: Final = "control"
 ALL_SCOPES: Final = frozenset({VIEW, CONTROL})
 ANONYMOUS: Final = "anonymous"
+_LONGEST_FILE: Final = 1 << 20
+"""Bytes of a file that holds a secret: a device such as /dev/zero never ends."""
+
 DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 
 _TOKEN_CHARS = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -123,8 +127,11 @@ def parse(section: Section) -> WebSettings:
 
 def read_text_file(path: str) -> str:
     """A file's text as UTF-8, a byte order mark stripped. Raises ``OSError`` or ``UnicodeDecodeError``."""
-    with open(path, encoding="utf-8-sig") as file:
-        return file.read()
+    with open(path, "rb") as file:
+        data = file.read(_LONGEST_FILE + 1)
+    if len(data) > _LONGEST_FILE:
+        raise OSError(errno.EFBIG, f"it has more than {_LONGEST_FILE} bytes", path)
+    return data.decode("utf-8-sig")
 
 
 def resolve_secret(

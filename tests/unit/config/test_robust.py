@@ -99,3 +99,18 @@ def test_a_plugin_whose_check_falls_is_a_finding(tmp_path: Path, plugins: Plugin
     result = load(str(path), plugins=replace(plugins, _checks=((info, falls),)), environ={}, hostname="h")
     assert result.config is None
     assert "acme" in format_findings(result.findings)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("c.yaml", "jobs:\n- {name: a, command: echo, schedule: '@daily', env_file: /dev/zero}\n"), ("link.yaml", None)],
+)
+def test_a_device_that_never_ends_is_a_finding(tmp_path: Path, plugins: Plugins, name: str, text: str | None) -> None:
+    path = tmp_path / name
+    if text is None:
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_text(text)
+    result = load(str(path), plugins=plugins, environ={}, hostname="h")
+    assert result.config is None
+    assert "it has more than" in format_findings(result.findings)

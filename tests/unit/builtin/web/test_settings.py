@@ -168,6 +168,11 @@ def test_an_undecodable_or_empty_token_file_is_an_error(tmp_path: Path) -> None:
         read_text_file(str(binary))
 
 
+def test_a_token_from_a_device_that_never_ends_is_an_error() -> None:
+    (problem,) = problems(authToken={"fromFile": "/dev/zero"})
+    assert "more than" in problem.message
+
+
 def test_tokens_and_labels_are_distinct_and_anonymous_is_reserved() -> None:
     twice = [{"value": "same", "scopes": ["view"]}, {"value": "same", "scopes": ["view"]}]
     labels = [{"value": "a", "scopes": ["view"], "label": "x"}, {"value": "b", "scopes": ["view"], "label": "x"}]
