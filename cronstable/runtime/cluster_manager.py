@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from cronstable.config import ClusterConfig
@@ -39,6 +40,7 @@ class _Running:
     ended: anyio.Event
     is_leader: bool = False
     quorate: bool = False
+    complaints: set[str] = field(default_factory=set)
 
 
 class ClusterManager:
@@ -197,18 +199,34 @@ class ClusterManager:
         while self._running is running and not running.ended.is_set():
             with anyio.move_on_after(POLL):
                 if announces and isinstance(running.election, Observable):
-                    await running.election.wait_change()
+                    try:
+                        await running.election.wait_change()
+                    except Exception as error:  # noqa: BLE001 - as in _observe
+                        self._complain(running, "wait_change() failed, so its view is polled", error)
+                        announces = False
+                    # One that answers without waiting must not keep everybody else from running.
+                    await anyio.lowlevel.checkpoint()
                 else:
                     await running.ended.wait()
             if self._running is running:
                 self._observe(running, "the view changed")
 
     def _observe(self, running: _Running, reason: str) -> None:
-        view = running.election.view()
+        try:
+            view = running.election.view()
+        except Exception as error:  # noqa: BLE001 - a plugin's bug must cost leadership, never the daemon
+            self._complain(running, "view() failed, so this node does not lead", error)
+            self._account(running, leader=False, quorate=False, name=None, reason="the view failed")
+            return
         if view.stale:
             # Doubt is no loss: one refresh says which it is, and until then the gate waits by itself.
             return
         self._account(running, leader=view.is_leader, quorate=view.quorate, name=view.leader, reason=reason)
+
+    def _complain(self, running: _Running, what: str, error: Exception) -> None:
+        if what not in running.complaints:
+            running.complaints.add(what)
+            self._log.error("cluster: a bug in the %s election: %s", running.config.backend.name, what, exc_info=error)
 
     def _account(self, running: _Running, *, leader: bool, quorate: bool, name: str | None, reason: str) -> None:
         wall = self._clock.now().wall

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import cast
 
 import anyio
+import anyio.lowlevel
+import pytest
 
 from cronstable.config import ClusterConfig
 from cronstable.core.events import Event, LeaderChanged, QuorumChanged
@@ -185,6 +187,69 @@ def test_an_election_that_crashes_closes_the_gate_and_is_rebuilt() -> None:
         assert bench.manager.view() is not None
 
     assert scenario(body).said() == ["quorate", "leader", "no quorum", "follower", "quorate"]
+
+
+class BrokenElection(FakeElection):
+    """A plugin with bugs, once a test asks for them."""
+
+    broken = False
+
+    def view(self) -> ClusterView:
+        if self.broken:
+            raise KeyError("peers")
+        return super().view()
+
+    async def wait_change(self) -> None:
+        if self.broken:
+            raise KeyError("peers")
+        await super().wait_change()
+
+
+def test_an_election_whose_view_fails_leads_nothing_and_takes_nobody_down(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(bench: Bench) -> None:
+        election = BrokenElection(leader=True)
+        bench.queue = [election]
+        await bench.manager.reconcile(CONFIG)
+        election.broken = True
+        await anyio.sleep(1)
+        assert bench.said()[-1] == "follower"
+        election.broken = False
+        await anyio.sleep(1)
+        await bench.manager.reconcile(None)
+        assert election.released
+
+    assert scenario(body).said() == ["quorate", "leader", "no quorum", "follower"] * 2
+    assert caplog.text.count("view() failed") == 1
+    assert caplog.text.count("wait_change() failed") == 1
+
+
+def test_a_stop_gets_through_to_an_election_whose_view_fails() -> None:
+    async def body(bench: Bench) -> None:
+        election = BrokenElection(leader=True)
+        bench.queue = [election]
+        await bench.manager.reconcile(CONFIG)
+        election.broken = True
+        await bench.manager.reconcile(None)
+        assert election.released
+
+    assert scenario(body).said() == ["quorate", "leader", "no quorum", "follower"]
+
+
+class RestlessElection(FakeElection):
+    """Says all the time that something changed."""
+
+    async def wait_change(self) -> None:
+        return
+
+
+def test_an_election_that_announces_changes_without_end_lets_the_others_run() -> None:
+    async def body(bench: Bench) -> None:
+        bench.queue = [RestlessElection(leader=True)]
+        await bench.manager.reconcile(CONFIG)
+        await anyio.lowlevel.checkpoint()
+        await bench.manager.reconcile(None)
+
+    assert scenario(body).said() == ["quorate", "leader", "no quorum", "follower"]
 
 
 def test_removing_the_section_stops_electing() -> None:
