@@ -63,6 +63,9 @@ class HostProcesses:
                 code = await process.wait()
             if limit.cancelled_caught:
                 await self._end_group(process)
+                # At once, unless it is stuck in the kernel.
+                with anyio.move_on_after(DEATH_WATCH):
+                    code = await process.wait()
             with anyio.move_on_after(OUTPUT_GRACE):
                 await output.over.wait()
             process.end_output()
