@@ -35,6 +35,7 @@ class RebootKeeper:
         self._launcher = launcher
         self._log = log
         self._pending: list[str] = []
+        self._complained: set[str] = set()
         self._wake = anyio.Event()
         self.ran: frozenset[str] = frozenset()
 
@@ -64,7 +65,16 @@ class RebootKeeper:
         """Re-check the pending jobs until none is left or the daemon stops."""
         while self._pending and not self._launcher.stopping:
             for name in tuple(self._pending):
-                if await self._settle(name):
+                try:
+                    settled = await self._settle(name)
+                except Exception:  # noqa: BLE001 - the ledger is a plugin's: not knowing means not yet, for this job alone
+                    if name not in self._complained:
+                        self._log.exception(
+                            "job %s: whether its @reboot run is due cannot be found out; it waits", name
+                        )
+                    self._complained.add(name)
+                    continue
+                if settled:
                     self._pending.remove(name)
             self._wake = anyio.Event()
             with anyio.move_on_after(RECHECK):
@@ -87,8 +97,8 @@ class RebootKeeper:
             return False
         if ledger is not None and not await self._mark(job, ran):
             return False
-        self._scheduler.launch(job, Trigger.REBOOT, None)
-        self.ran |= {name}
+        if self._scheduler.launch(job, Trigger.REBOOT, None).verdict is Verdict.RUN:
+            self.ran |= {name}
         return True
 
     @staticmethod
