@@ -68,7 +68,8 @@ def as_yaml(entries: list[CronLine]) -> str:
     for entry in entries:
         if entry.mailto != mailto:
             mailto = entry.mailto
-            lines.append(f"  # MAILTO={mailto}: cron mailed all output there; see onFailure.report.mail\n")
+            if mailto:
+                lines.append(f"  # MAILTO={mailto}: cron mailed all output there; see onFailure.report.mail\n")
         lines += _job(entry, _name(entry, names))
     return _HEAD + "".join(lines)
 

@@ -271,6 +271,7 @@ class HostSnapshot:
     ``retries``: jobs whose last run failed and is to be tried again.
     ``late``: jobs that trip a limit of their ``sla``, with the names of the limits.
     ``resources``: what living runs used so far, by run id, where that is sampled.
+    ``queued``: jobs of which a run waits for another one to end (``concurrencyPolicy: Queue``).
     ``ready``: configuration loaded and every configured backend started or given up on.
     ``stopping``: a shutdown is under way.
     """
@@ -295,6 +296,7 @@ class HostSnapshot:
     retries: Mapping[str, PendingRetry] = field(default_factory=lambda: MappingProxyType({}))
     late: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     resources: Mapping[str, Resources] = field(default_factory=lambda: MappingProxyType({}))
+    queued: frozenset[str] = frozenset()
     ready: bool = True
     stopping: bool = False
 

@@ -329,6 +329,7 @@ class Daemon:
             retries=self.retries.pending,
             late=self.lateness.late,
             resources=self.companions.resources(),
+            queued=self.launcher.queued,
             ready=self._ready,
             stopping=self.launcher.stopping,
         )

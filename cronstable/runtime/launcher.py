@@ -161,6 +161,11 @@ class Launcher:
         return self._rows
 
     @property
+    def queued(self) -> frozenset[str]:
+        """Jobs of which a run waits for another one to end."""
+        return frozenset(name for name, flights in self._flights.items() if any(f.queued for f in flights))
+
+    @property
     def busy(self) -> int:
         """How many runs are under way."""
         return sum(len(flights) for flights in self._flights.values())

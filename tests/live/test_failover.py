@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import signal
 import time
@@ -18,6 +20,22 @@ TAKEOVER_BOUND = TTL + 1 + max(1.0, TTL / 3)
 SLACK = 5.0
 
 Fleet = Any
+
+
+def post(port: int, path: str) -> int:
+    return ask(port, "POST", path)[0]
+
+
+def ask(port: int, method: str, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
 Wait = Callable[[Callable[[], object], float, str], None]
 
 
@@ -51,6 +69,35 @@ def test_a_leader_that_is_told_to_stop_hands_over_at_once_and_exits_cleanly(flee
         old.start()
         fleet.wait_until_whole()
     assert fleet.two_leaders_at() == []
+
+
+RETRYING = """\
+  - name: bad
+    command: 'echo "$NODE $CRONSTABLE_ATTEMPT $(date +%s.%N)" >> STAMPS; exit 3'
+    schedule: "0 0 1 1 *"
+    clusterPolicy: Leader
+    onFailure:
+      retry: {maximumRetries: -1, initialDelay: 15, maximumDelay: 15, backoffMultiplier: 1}
+"""
+
+
+def test_a_retry_is_abandoned_by_a_node_that_lost_the_job_while_it_waited(
+    make_fleet: Callable[..., Fleet], waiting: Wait
+) -> None:
+    fleet = make_fleet(jobs=RETRYING)
+    fleet.start()
+    fleet.wait_until_whole()
+    old = fleet.wait_for_leader(30)
+    assert post(old.port, "/jobs/bad/start") == 200
+    waiting(lambda: "retry 1 in 15 s" in old.log.read_text(), 10, "the attempt to be waited for")
+    old.send(signal.SIGSTOP)
+    fleet.wait_for_leader(TAKEOVER_BOUND + SLACK, other_than=old)
+    old.send(signal.SIGCONT)
+    waiting(lambda: "retry 1 is abandoned" in old.log.read_text(), 30, "the attempt to be abandoned")
+    fleet.wait_until_whole()
+    assert [(node, attempt) for node, attempt, _ in fleet.occurrences()] == [(old.name, "0")]
+    rows = json.loads(ask(old.port, "GET", "/jobs/bad/runs")[1])["runs"]
+    assert [row["outcome"] for row in rows] == ["cancelled", "failure"]
 
 
 def test_a_leader_frozen_past_its_lease_starts_nothing_when_it_wakes(fleet: Fleet, waiting: Wait) -> None:

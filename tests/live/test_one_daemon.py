@@ -360,8 +360,10 @@ def test_one_run_waits_in_the_queue_and_the_next_is_refused(daemon: Daemon, wait
     assert [answer[0] for answer in answers if answer is not None] == [200, 200, 409]
     waiting(out.exists, 15, "the first run")
     assert len(daemon.job("one")["pids"]) <= 1
+    assert daemon.job("one")["queued"] is True
     gate.write_text("")
     waiting(lambda: out.read_text().count("out") == 2, 15, "both runs")
+    assert "queued" not in daemon.job("one")
     assert out.read_text() == "in\nout\nin\nout\n"
 
 

@@ -282,6 +282,8 @@ def _conditional(snapshot: HostSnapshot, job: Job) -> dict[str, Json]:
         entry["running_resources"] = [resources_entry(used) for used in running]
     if job.name in snapshot.reboot_pending:
         entry["rebootPending"] = True
+    if job.name in snapshot.queued:
+        entry["queued"] = True
     if isinstance(limits := options.raw.get("sla"), dict):
         late = snapshot.late.get(job.name, ())
         entry["sla"] = {check: {"seconds": limit, "late": check in late} for check, limit in limits.items()}

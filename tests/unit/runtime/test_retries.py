@@ -502,6 +502,38 @@ def test_a_queued_scheduled_run_whose_job_is_gone_does_not_start(edit: list[Job]
     assert world.starts == [(0.0, 0)]
 
 
+def test_a_stop_takes_the_waiting_run_out_of_the_queue() -> None:
+    async def script(world: World) -> None:
+        await world.clock.sleep(61)
+        assert world.launcher.queued == {"a"}
+        world.stop()
+
+    world = play(400, script, job("0,1 12 * * *", retries=0, concurrency_policy=QUEUE), lasts=100.0)
+    assert world.starts == [(0.0, 0)]
+    assert world.launcher.queued == frozenset()
+    assert world.launcher.history()["a"][-1].skip_reason == "stopping"
+
+
+def test_a_command_that_cannot_be_launched_is_tried_again_like_any_failure() -> None:
+    async def scenario() -> World:
+        world = World()
+
+        async def launch_fails(
+            request: RunRequest, started: Callable[[LiveRun], None], permit: Callable[[], None]
+        ) -> RunRecord:
+            permit()
+            now = world.clock.now().wall
+            world.requests.append((round(now - NOON, 3), request))
+            return RunRecord(request.key, Outcome.FAILURE, 127, now, now, 0.0, fail_reason="launch failed")
+
+        world.launcher._execute = launch_fails
+        world.load(job())
+        await world.run(60)
+        return world
+
+    assert run_virtual(scenario).starts == [(0.0, 0), (2.0, 1), (6.0, 2), (14.0, 3)]
+
+
 # -- any interleaving -------------------------------------------------------------------------------------------------
 
 STEPS = st.lists(
