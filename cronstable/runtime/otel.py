@@ -35,11 +35,12 @@ def spans_of(environ: Mapping[str, str], log: logging.Logger) -> RunSpans | None
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
-        log.warning("%s is set, and the extra cronstable[otel] is not installed: runs are not traced", configured)
+    except ImportError as error:
+        text = "%s is set, and the extra cronstable[otel] is not installed: runs are not traced (no module %s)"
+        log.warning(text, configured, error.name)
         return None
     name = environ.get("OTEL_SERVICE_NAME", "cronstable")
-    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: name}))
+    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: name}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return RunSpans(provider, environ)
 
