@@ -413,11 +413,13 @@ class Cluster:
         for member in self.members:
             member.stop()
 
-    async def call(self, path: str, body: Mapping[str, Any], **kw: Any) -> dict[str, Any]:
+    async def call(
+        self, path: str, body: Mapping[str, Any], *, only: Server | None = None, **kw: Any
+    ) -> dict[str, Any]:
         """By other means than the code under test, at the first member that answers."""
         client = HttpxClient()
         try:
-            for member in self.members:
+            for member in self.members if only is None else [only]:
                 try:
                     answer = await client.request("POST", member.url + path, content=json.dumps(body).encode(), **kw)
                 except OSError:

@@ -25,7 +25,8 @@ class Running:
 
     def __init__(self, node: Any, etcd: Any, name: str, **settings: Any) -> None:
         self.line = node(etcd, name).line
-        self.host = FakeHost(VirtualClock.of_loop(), name, http=self.line)
+        self.clock = VirtualClock.of_loop()
+        self.host = FakeHost(self.clock, name, http=self.line)
         self.settings = parse({"endpoints": ["http://member-1:2379"], "ttl": 15, **settings})
         self.election = make(self.host.context("etcd", self.settings), self.host)
         self.scope = anyio.CancelScope()
@@ -205,7 +206,7 @@ def test_b21_an_answer_to_the_acquisition_that_comes_after_the_ttl_makes_no_lead
         async def stall(url: str, path: str, body: Any) -> None:
             if path.endswith("txn") and LEADER in etcd.keys:
                 a.line.after = lambda url, path, body: None
-                a.host.clock.advance(20)
+                a.clock.advance(20)
 
         a.line.after = stall
         async with anyio.create_task_group() as tasks:

@@ -272,11 +272,16 @@ def test_an_etcd_without_authentication_is_used_without_and_warned_about(model: 
     run_virtual(story)
 
 
-def test_b38_a_client_certificate_with_a_common_name_is_explained(model: Any, node: Any, answering: Answering) -> None:
+CN = "CommonName of client sending a request against gateway will be ignored and not used as expected"
+
+
+@pytest.mark.parametrize("said", [{"error": CN, "message": CN, "code": 3}, CN.encode() + b"\n"])
+def test_b38_a_client_certificate_with_a_common_name_is_explained(
+    model: Any, node: Any, answering: Answering, said: Any
+) -> None:
     async def story() -> None:
         a = node(model(), "a")
-        text = "CommonName of client sending a request against gateway will be ignored and not used as expected"
-        a.line.before = lambda url, path, body: answering({"error": text, "message": text, "code": 3}, 400)
+        a.line.before = lambda url, path, body: answering(said, 400)
         with pytest.raises(StoreUnavailable, match="takes no client certificate that has a common name"):
             await a.store.observe()
 

@@ -48,7 +48,7 @@ def test_the_schemas_examples_and_defaults_are_usable() -> None:
 
 
 def test_endpoints_lose_their_slash_and_their_doubles() -> None:
-    section = {"endpoints": ["http://a:1/", "http://a:1", "https://[::1]:2379"]}
+    section: Any = {"endpoints": ["http://a:1/", "http://a:1", "https://[::1]:2379"]}
     assert parse(section).endpoints == ("http://a:1", "https://[::1]:2379")
 
 
@@ -107,7 +107,7 @@ def test_user_and_password_come_together() -> None:
 
 
 def test_a_password_needs_https_everywhere() -> None:
-    section = {"endpoints": ["https://a:1", "http://b:1"], "username": "cron", "password": {"value": "x"}}
+    section: Any = {"endpoints": ["https://a:1", "http://b:1"], "username": "cron", "password": {"value": "x"}}
     assert "in the clear to http://b:1" in refused(section)[("endpoints",)]
 
 
@@ -121,7 +121,7 @@ def test_certificate_and_key_come_together_and_are_not_blank(tmp_path: Path) -> 
 
 def test_tls_needs_an_endpoint_that_uses_it() -> None:
     assert "no effect" in refused({"endpoints": ["http://a:1"], "tls": {"ca": "a"}})[("tls",)]
-    mixed = {"endpoints": ["http://a:1", "https://b:1"], "tls": {"ca": "a"}}
+    mixed: Any = {"endpoints": ["http://a:1", "https://b:1"], "tls": {"ca": "a"}}
     assert parse(mixed).tls.ca == "a"
 
 

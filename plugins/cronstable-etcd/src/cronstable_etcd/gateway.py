@@ -14,8 +14,8 @@ from cronstable_etcd import wire
 from cronstable_etcd.tls import Tls
 
 UNAUTHENTICATED: Final = 16
-PERMISSION_DENIED: Final = 7
 NOT_FOUND: Final = 5
+INVALID_ARGUMENT: Final = 3
 FAILED_PRECONDITION: Final = 9
 ELSEWHERE: Final = frozenset({4, 8, 13, 14})
 """gRPC codes (deadline exceeded, resource exhausted, internal, unavailable) that another member may not answer."""
@@ -185,6 +185,8 @@ class Gateway:
         except wire.Malformed as error:
             if answer.status == 401:
                 raise Refused("HTTP 401", UNAUTHENTICATED) from None
+            if COMMON_NAME.encode() in first:
+                raise Refused(_explained(first.decode("utf-8", "replace")), INVALID_ARGUMENT) from None
             raise _TryElsewhere(f"HTTP {answer.status}: {error}", emptied=not first) from None
         except Refused as error:
             if error.code in ELSEWHERE or answer.status >= 500:
