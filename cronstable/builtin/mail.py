@@ -7,10 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.message import EmailMessage
-from email.policy import SMTP
 from email.utils import format_datetime, getaddresses
-from html import escape
 from typing import TYPE_CHECKING, Final
 
 from cronstable.api import (
@@ -31,6 +28,8 @@ from cronstable.api import (
 from cronstable.builtin.sections import reporter, secret, template, text
 
 if TYPE_CHECKING:
+    from email.message import EmailMessage
+
     from cronstable.builtin.templating import Templates
 
 TIMEOUT: Final[Seconds] = 30.0
@@ -125,6 +124,9 @@ def _addresses(key: str, section: Section, problems: list[Problem]) -> tuple[str
 
 def make(settings: object, host: Host) -> Notifier:
     """The factory. It imports what sending needs, so that the loop does not have to."""
+    import email.policy  # noqa: F401
+    import html  # noqa: F401
+
     import aiosmtplib  # noqa: F401
 
     from cronstable.builtin.templating import Templates
@@ -155,6 +157,9 @@ class Mail:
 
     def compose(self, variables: Mapping[str, Json]) -> EmailMessage | None:
         """The mail; None when it is about a success and its text would be empty (reference 2.3)."""
+        from email.message import EmailMessage
+        from email.policy import SMTP
+
         body = self._body(variables)
         if variables["success"] and not body.strip():
             return None
@@ -182,6 +187,8 @@ class Mail:
         return re.sub(r"[\x00-\x20\x7f-\x9f\u2028\u2029]+", " ", subject).strip()[:_LONGEST_SUBJECT]
 
     def _body(self, variables: Mapping[str, Json]) -> str:
+        from html import escape
+
         text = str(variables["message"])
         if self._html is None:
             return self._plain.render("body", variables, self._host, lambda: text) if "body" in self._given else text
