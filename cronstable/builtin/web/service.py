@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+import sys
+from typing import Any, Final
 
 import anyio
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from cronstable.api import Host, Service, Started
 from cronstable.builtin.web.app import Api
@@ -32,6 +35,21 @@ def make(settings: object, host: Host) -> Service:
     return WebService(settings)
 
 
+class ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """The HTTP server's log, where a request that is none is nobody's error: anyone who reaches the port can send one.
+
+    Each would else leave a traceback, and a port scanner could fill the disk.
+    """
+
+    def exception(self, msg: object, *args: object, exc_info: object = True, **options: Any) -> None:
+        """An error of ours with its traceback; a client's in a line at DEBUG."""
+        error = exc_info if isinstance(exc_info, BaseException) else sys.exception()
+        if isinstance(error, HttpProcessingError):
+            self.debug("refused a request that is not HTTP: %s", type(error).__name__)
+        else:
+            self.error(msg, *args, exc_info=error, **options)
+
+
 class WebService:
     """Serves the API until cancelled. Ready once every listener was tried, also when none could be opened."""
 
@@ -48,6 +66,7 @@ class WebService:
         runner = web.AppRunner(
             Api(host, settings, guard).application(),
             access_log=None,
+            logger=ServerLog(logging.getLogger("aiohttp.server")),
             handle_signals=False,
             keepalive_timeout=KEEP_ALIVE,
             lingering_time=LINGER,

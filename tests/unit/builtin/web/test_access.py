@@ -282,3 +282,22 @@ async def test_a_body_that_belies_its_headers_is_400_and_starts_nothing(
         reply = await call.raw(b"POST /jobs/a/start HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + rest)
     assert reply.status == 400
     assert host.commands == []
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /jobs HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 20000 + b"\r\n\r\n",
+        b"POST /jobs/a/start HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+async def test_what_is_no_request_leaves_no_error_in_the_log(
+    serve: Any, caplog: pytest.LogCaptureFixture, request_bytes: bytes
+) -> None:
+    async with serve() as call:
+        reply = await call.raw(request_bytes)
+    assert reply.status == 400
+    assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
