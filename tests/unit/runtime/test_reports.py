@@ -377,6 +377,17 @@ def test_nothing_is_kept_of_a_target_once_it_is_served() -> None:
     assert world(body).reports.counts["post"].sent == 50
 
 
+def test_a_reload_forgets_what_was_made_of_sections_that_may_be_gone() -> None:
+    async def body(world: World) -> None:
+        over(world, job(onFailure=to("someone")))
+        await world.delivered(1)
+        assert len(vars(world.reports)["_settings"]) == 1
+        world.reports.configure(None)
+        assert vars(world.reports)["_settings"] == {}
+
+    assert world(body).told == [("someone", "job onFailure 1")]
+
+
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
