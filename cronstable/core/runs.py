@@ -67,11 +67,18 @@ class ResourceSample:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a run used, as far as samples can tell: processor seconds, the most memory in bytes, the last samples."""
+    """What a run used, as far as samples can tell: processor seconds, and bytes of memory at most and at last.
+
+    ``cpu_percent``: of one processor, between the last two samples. ``taken``: how many samples there were, of which
+    ``samples`` are the last.
+    """
 
     cpu_user: Seconds = 0.0
     cpu_system: Seconds = 0.0
     max_rss: int = 0
+    rss: int = 0
+    cpu_percent: float = 0.0
+    taken: int = 0
     samples: tuple[ResourceSample, ...] = ()
 
     @property

@@ -88,6 +88,7 @@ class _Watched:
     samples: deque[ResourceSample]
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     total: Resources | None = None
+    last: ResourceSample | None = None
 
 
 class ResourceMonitor:
@@ -142,13 +143,20 @@ class ResourceMonitor:
                 await self._clock.sleep(monitoring.interval)
 
     def _add(self, watched: _Watched, usage: Usage) -> None:
-        at = self._clock.now().wall
-        watched.samples.append(ResourceSample(at, usage.cpu_user + usage.cpu_system, usage.rss))
+        now = ResourceSample(self._clock.now().wall, usage.cpu_user + usage.cpu_system, usage.rss)
+        watched.samples.append(now)
         before = watched.total or Resources()
+        last, watched.last = watched.last, now
+        percent = 0.0
+        if last is not None and now.at > last.at:
+            percent = max(0.0, 100 * (now.cpu - last.cpu) / (now.at - last.at))
         # A child that ended unwaited takes its figures with it; the total does not go back for that.
         watched.total = Resources(
             cpu_user=max(before.cpu_user, usage.cpu_user),
             cpu_system=max(before.cpu_system, usage.cpu_system),
             max_rss=max(before.max_rss, usage.rss),
+            rss=usage.rss,
+            cpu_percent=percent,
+            taken=before.taken + 1,
             samples=tuple(watched.samples),
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cronstable.core.clock import Seconds
 from cronstable.core.job import Job, Json
-from cronstable.core.runs import LiveRun, Outcome, RunRecord
+from cronstable.core.runs import LiveRun, Outcome, Resources, RunRecord
 from cronstable.plugin.protocols import Threads
 from cronstable.runtime.courier import Courier
 
@@ -41,9 +41,11 @@ def start_figures(prefix: str) -> bytes:
     return f"{prefix}.start:1|g\n".encode()
 
 
-def end_figures(prefix: str, *, success: bool, duration: Seconds) -> bytes:
-    """The datagram of an end; ``duration`` in seconds, sent in milliseconds."""
-    lines = (f"{prefix}.stop:1|g", f"{prefix}.success:{int(success)}|g", f"{prefix}.duration:{duration * 1000:.0f}|ms")
+def end_figures(prefix: str, *, success: bool, duration: Seconds, used: Resources | None = None) -> bytes:
+    """The datagram of an end; ``duration`` in seconds, sent in milliseconds. ``used``: where that was sampled."""
+    lines = [f"{prefix}.stop:1|g", f"{prefix}.success:{int(success)}|g", f"{prefix}.duration:{duration * 1000:.0f}|ms"]
+    if used is not None:
+        lines += [f"{prefix}.cpu:{used.cpu * 1000:.0f}|ms", f"{prefix}.max_rss:{used.max_rss}|g"]
     return "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -64,8 +66,9 @@ class Statsd:
         """Say how it went. Cancelled runs end too, without success."""
         target = target_of(job.options.raw)
         if target is not None:
-            success = record.outcome is Outcome.SUCCESS
-            self._post(job.name, target, end_figures(target.prefix, success=success, duration=record.duration or 0.0))
+            success, duration = record.outcome is Outcome.SUCCESS, record.duration or 0.0
+            figures = end_figures(target.prefix, success=success, duration=duration, used=record.resources)
+            self._post(job.name, target, figures)
 
     def _post(self, name: str, target: Target, figures: bytes) -> None:
         async def send() -> None:

@@ -77,8 +77,19 @@ def resources_entry(used: Resources | None) -> Json:
     return {
         "cpu_user_seconds": _seconds(used.cpu_user),
         "cpu_system_seconds": _seconds(used.cpu_system),
-        "cpu_seconds": _seconds(used.cpu),
+        "cpu_total_seconds": _seconds(used.cpu),
         "max_rss_bytes": used.max_rss,
+        "samples": used.taken,
+    }
+
+
+def running_resources(running: Sequence[Resources]) -> Json:
+    """What the living runs of a job use now, together."""
+    return {
+        "cpu_percent": _seconds(sum(used.cpu_percent for used in running)),
+        "cpu_seconds": _seconds(sum(used.cpu for used in running)),
+        "rss_bytes": sum(used.rss for used in running),
+        "instances": len(running),
     }
 
 
@@ -279,7 +290,7 @@ def _conditional(snapshot: HostSnapshot, job: Job) -> dict[str, Json]:
     ):  # nicknames resolve too, to no surprise
         entry["schedule_resolved"] = schedule.resolved
     if running := [snapshot.resources[run.key.run_id] for run in live if run.key.run_id in snapshot.resources]:
-        entry["running_resources"] = [resources_entry(used) for used in running]
+        entry["running_resources"] = running_resources(running)
     if job.name in snapshot.reboot_pending:
         entry["rebootPending"] = True
     if job.name in snapshot.queued:

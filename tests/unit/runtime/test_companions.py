@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from cronstable.core.job import Job, JobOptions, Json
-from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord
+from cronstable.core.runs import LiveRun, Outcome, Resources, RunKey, RunRecord
 from cronstable.core.schedule import Schedule
 from cronstable.plugin.protocols import HttpResponse
 from cronstable.runtime.checkins import TAIL, CheckIns, address, monitor_of, run_uuid
@@ -50,6 +50,8 @@ def test_the_figures_have_the_documented_form() -> None:
     assert start_figures("cron.a") == b"cron.a.start:1|g\n"
     wanted = b"cron.a.stop:1|g\ncron.a.success:0|g\ncron.a.duration:1500|ms\n"
     assert end_figures("cron.a", success=False, duration=1.5) == wanted
+    sampled = end_figures("cron.a", success=False, duration=1.5, used=Resources(0.25, 0.5, 4096))
+    assert sampled == wanted + b"cron.a.cpu:750|ms\ncron.a.max_rss:4096|g\n"
 
 
 def test_each_run_sends_a_datagram_at_its_start_and_at_its_end() -> None:
@@ -208,7 +210,9 @@ def sampled(
 def test_a_run_is_sampled_at_its_interval_and_the_record_has_the_most_of_it() -> None:
     async def script(monitor: ResourceMonitor) -> None:
         await anyio.sleep(2.5)
-        assert monitor.live()[KEY.run_id].max_rss == 300
+        now = monitor.live()[KEY.run_id]
+        assert (now.max_rss, now.rss, now.taken) == (300, 200, 3)
+        assert now.cpu_percent == 0.0, "a figure that went back is no negative use"
 
     usages: list[Usage | None] = [Usage(1.0, 0.5, 100), Usage(2.0, 0.5, 300), Usage(1.5, 0.75, 200)]
     done, asked = sampled(usages, {"interval": 1, "history": 2}, script)
@@ -216,6 +220,16 @@ def test_a_run_is_sampled_at_its_interval_and_the_record_has_the_most_of_it() ->
     assert done.resources is not None
     assert (done.resources.cpu_user, done.resources.cpu_system, done.resources.max_rss) == (2.0, 0.75, 300)
     assert [sample.rss for sample in done.resources.samples] == [300, 200]
+
+
+def test_the_use_of_the_moment_is_what_happened_between_the_last_two_samples() -> None:
+    async def script(monitor: ResourceMonitor) -> None:
+        await anyio.sleep(2.5)
+        assert monitor.live()[KEY.run_id].cpu_percent == pytest.approx(75.0)
+
+    done, _ = sampled([Usage(1.0, 0.5, 100), Usage(2.0, 1.0, 300)], {"interval": 2, "history": 0}, script)
+    assert done.resources is not None
+    assert (done.resources.taken, done.resources.samples) == (2, ())
 
 
 def test_a_process_that_is_gone_leaves_no_figures() -> None:
