@@ -91,9 +91,9 @@ class Node:
 
 
 class Fleet:
-    """Daemons that share one election. ``path_of``: the shared directory as node i sees it."""
+    """Daemons that share one election. ``backend_of``: backend and section of node i, as YAML below ``cluster``."""
 
-    def __init__(self, directory: Path, count: int, path_of: Callable[[int], Path], jobs: str) -> None:
+    def __init__(self, directory: Path, count: int, backend_of: Callable[[int], str], jobs: str) -> None:
         self.stamps = directory / "stamps"
         self.nodes: list[Node] = []
         self._stop = threading.Event()
@@ -102,8 +102,7 @@ class Fleet:
             config = directory / f"{name}.yaml"
             config.write_text(
                 f"web:\n  listen:\n    - http://127.0.0.1:{port}\n"
-                f"cluster:\n  backend: filesystem\n  nodeName: {name}\n"
-                f"  filesystem:\n    path: {path_of(i)}\n    ttl: {TTL}\n"
+                f"cluster:\n  nodeName: {name}\n{backend_of(i)}"
                 f"jobs:\n{jobs.replace('STAMPS', str(self.stamps))}"
             )
             self.nodes.append(Node(name, port, config, directory / f"{name}.log"))
@@ -215,10 +214,21 @@ def make_fleet(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
     """Build fleets that are stopped whatever happens; their logs are shown when a test fails."""
     made: list[Fleet] = []
 
-    def make(count: int = 3, *, path_of: Callable[[int], Path] | None = None, jobs: str = STAMP) -> Fleet:
+    def make(
+        count: int = 3,
+        *,
+        path_of: Callable[[int], Path] | None = None,
+        backend_of: Callable[[int], str] | None = None,
+        jobs: str = STAMP,
+    ) -> Fleet:
         shared = tmp_path / "shared"
         shared.mkdir(exist_ok=True)
-        fleet = Fleet(tmp_path, count, path_of or (lambda _: shared), jobs)
+
+        def over_files(i: int) -> str:
+            path = path_of(i) if path_of is not None else shared
+            return f"  backend: filesystem\n  filesystem:\n    path: {path}\n    ttl: {TTL}\n"
+
+        fleet = Fleet(tmp_path, count, backend_of or over_files, jobs)
         made.append(fleet)
         return fleet
 
