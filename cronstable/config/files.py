@@ -12,9 +12,10 @@ from cronstable.config.crontab import is_crontab, looks_like_crontab
 from cronstable.config.document import Document, Map, parse
 from cronstable.config.model import Findings
 from cronstable.config.reading import LONGEST_CONFIG, read_up_to
-from cronstable.core.finding import Finding
+from cronstable.core.finding import Finding, Severity
 
 _YAML: Final = (".yml", ".yaml")
+_KINDS: Final = ("*.yaml", "*.yml", "*.crontab", "*.cron", "crontab")
 
 
 @dataclass(slots=True)
@@ -45,14 +46,13 @@ class Reader:
         except OSError as error:
             self._unreadable(path, error)
             return
-        for name in names:
-            entry = os.path.join(path, name)
-            if (
-                not name.startswith(("_", "."))
-                and (name.endswith(_YAML) or is_crontab(name))
-                and not os.path.isdir(entry)
-            ):
-                yield entry
+        entries = [os.path.join(path, name) for name in names if _is_configuration(name)]
+        files = [entry for entry in entries if not os.path.isdir(entry)]
+        if not files:
+            # Valid, yet more often a volume that is not mounted or a wrong path than a wish.
+            message = "no configuration file is in this directory, so there are no jobs"
+            self.findings.add(Finding(path, 0, 0, (), message, Severity.ADVISORY, _KINDS))
+        yield from files
 
     def read(self, path: str) -> Source | None:
         """Read and parse a file; None when it cannot be read. The second time it gives the same object."""
@@ -80,6 +80,10 @@ class Reader:
     def _unreadable(self, path: str, error: Exception) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
         self.findings.add(Finding(path, 0, 0, (), f"cannot be read: {reason}"))
+
+
+def _is_configuration(name: str) -> bool:
+    return not name.startswith(("_", ".")) and (name.endswith(_YAML) or is_crontab(name))
 
 
 def includes(root: Map) -> Iterator[tuple[int, str]]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from cronstable.config import Config, LoadResult, format_findings
+from cronstable.config import Config, LoadResult, format_findings, load
 from cronstable.config.merge import deep_merge
+from cronstable.core.finding import Severity
 from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, FailsWhen, Job
+from cronstable.plugin.manager import Plugins
 
 JOB = "  - name: {0}\n    command: echo\n    schedule: '* * * * *'\n"
 Errors = Callable[[LoadResult], list[tuple[str, int, str]]]
@@ -347,3 +349,15 @@ def test_everything_that_was_read_is_watched_also_after_a_failure(load_files: An
     names = {str(Path(path).relative_to(tmp_path)) for path in result.watched}
     assert names == {"conf", "conf/a.yaml", "conf/absent.yaml"}
     assert result.config is None
+
+
+def test_a_directory_without_a_configuration_file_is_valid_and_remarked_on(tmp_path: Path, plugins: Plugins) -> None:
+    (tmp_path / "_skipped.yaml").write_text("jobs: {")
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "sub.yaml").mkdir()
+    result = load(str(tmp_path), plugins=plugins, environ={}, hostname="h")
+    assert result.config is not None
+    (finding,) = result.findings
+    assert finding.severity is Severity.ADVISORY
+    assert finding.file == str(tmp_path)
+    assert "*.yaml" in finding.allowed
