@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
+from cronstable.core.decision import DecisionRecord
 from cronstable.core.events import Event
 from cronstable.core.hooks import JobEvent, Lateness
 from cronstable.core.job import Job, Json
@@ -269,7 +270,7 @@ class HostSnapshot:
     ``cluster_configured``: the configuration has a ``cluster`` section; ``election_configured``: and it elects.
     ``cluster``: the view, None when there is no section or its backend failed to start (then ``cluster_error``).
     ``retries``: jobs whose last run failed and is to be tried again.
-    ``late``: jobs that trip a limit of their ``sla``, with the names of the limits.
+    ``late``: jobs that trip limits of their ``sla``, and what was found at the last look.
     ``resources``: what living runs used so far, by run id, where that is sampled.
     ``queued``: jobs of which a run waits for another one to end (``concurrencyPolicy: Queue``).
     ``ready``: configuration loaded and every configured backend started or given up on.
@@ -294,7 +295,7 @@ class HostSnapshot:
     reboot_ran: frozenset[str] = frozenset()
     paused: Mapping[str, Pause] = field(default_factory=lambda: MappingProxyType({}))
     retries: Mapping[str, PendingRetry] = field(default_factory=lambda: MappingProxyType({}))
-    late: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    late: Mapping[str, tuple[Lateness, ...]] = field(default_factory=lambda: MappingProxyType({}))
     resources: Mapping[str, Resources] = field(default_factory=lambda: MappingProxyType({}))
     queued: frozenset[str] = frozenset()
     ready: bool = True
@@ -334,6 +335,14 @@ class Host(Protocol):
 
     def output(self, run_id: str, after: int = 0) -> AsyncIterator[Line]:
         """Lines of a run with ``number`` above ``after``, live, ending when the run's output ends."""
+        ...
+
+    def decisions(self, job: str, limit: int = 100) -> Sequence[DecisionRecord]:
+        """Why ``job`` ran, was skipped or waits on this node: the newest ``limit`` decisions, newest first.
+
+        The node remembers 10,000 over all jobs, those of jobs that are configured no more among them, and none from
+        before its start. Cheap: no I/O and no waiting.
+        """
         ...
 
     async def do(self, command: Command, by: Actor) -> CommandOutcome:

@@ -146,7 +146,7 @@ class Daemon:
             shutdown=self.request_stop,
             cancel_retry=self.retries.cancel,
         )
-        self.host.connect(self.snapshot, commands.do)
+        self.host.connect(self.snapshot, commands.do, self.launcher.decisions)
 
     @property
     def node(self) -> str:

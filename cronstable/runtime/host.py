@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from cronstable.core.clock import Clock
+from cronstable.core.decision import DecisionRecord, DecisionRing
 from cronstable.core.events import Event
 from cronstable.core.runs import Line
 from cronstable.plugin.protocols import (
@@ -49,14 +51,19 @@ class DaemonHost:
         self._hub = hub
         self._snapshot: Callable[[], HostSnapshot] | None = None
         self._do: Callable[[Command, Actor], Awaitable[CommandOutcome]] | None = None
+        self._decisions = DecisionRing(1)
         self.fleet: dict[str, FleetReport] = {}
 
     def connect(
-        self, snapshot: Callable[[], HostSnapshot], do: Callable[[Command, Actor], Awaitable[CommandOutcome]]
+        self,
+        snapshot: Callable[[], HostSnapshot],
+        do: Callable[[Command, Actor], Awaitable[CommandOutcome]],
+        decisions: DecisionRing,
     ) -> None:
-        """Say where snapshots come from and who carries out commands; once, while the daemon is put together."""
+        """Say where snapshots and decisions come from and who carries out commands; once, as the daemon is built."""
         self._snapshot = snapshot
         self._do = do
+        self._decisions = decisions
 
     @property
     def clock(self) -> Clock:
@@ -111,6 +118,10 @@ class DaemonHost:
     def output(self, run_id: str, after: int = 0) -> AsyncIterator[Line]:
         """Lines of a run."""
         return self._hub.read(run_id, after)
+
+    def decisions(self, job: str, limit: int = 100) -> Sequence[DecisionRecord]:
+        """The newest decisions on a job, newest first."""
+        return tuple(islice(self._decisions.for_job(job), max(0, limit)))
 
     async def do(self, command: Command, by: Actor) -> CommandOutcome:
         """Carry out a command."""

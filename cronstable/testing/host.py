@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from cronstable.core.clock import Clock, Seconds
+from cronstable.core.decision import DecisionRecord, DecisionRing
 from cronstable.core.events import Event
 from cronstable.core.runs import Line
 from cronstable.plugin.protocols import (
@@ -106,8 +108,8 @@ class FakeHost:
     """What a factory is given in a test.
 
     ``name``: the node's name and the seed of its randomness. ``log_lines`` collects (level name, text).
-    ``commands`` and ``published`` collect what was asked of the host. Give ``fs``, ``http`` or ``processes`` to code
-    that uses them.
+    ``commands`` and ``published`` collect what was asked of the host; what a test adds to ``ring`` are its decisions.
+    Give ``fs``, ``http`` or ``processes`` to code that uses them.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class FakeHost:
         self.log.addHandler(_Collect(self.log_lines))
         self.commands: list[tuple[Command, Actor]] = []
         self.published: list[FleetReport] = []
+        self.ring = DecisionRing()
         self._fs = fs
 
     @property
@@ -167,6 +170,10 @@ class FakeHost:
         nothing: tuple[Line, ...] = ()
         for line in nothing:
             yield line
+
+    def decisions(self, job: str, limit: int = 100) -> Sequence[DecisionRecord]:
+        """The newest of ``ring``."""
+        return tuple(islice(self.ring.for_job(job), max(0, limit)))
 
     async def do(self, command: Command, by: Actor) -> CommandOutcome:
         """Remembered in ``commands``."""
