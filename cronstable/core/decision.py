@@ -51,6 +51,17 @@ class Reason(StrEnum):
     REBOOT_DEFERRED = "reboot-deferred"
     REBOOT_ALREADY_RAN = "reboot-already-ran"
     START_FAILED = "start-failed"
+    CATCH_UP = "catch-up"
+    CATCH_UP_OFF = "catch-up-off"
+    CLAIM_TAKEN = "claim-taken"
+    CLAIMED_NOT_STARTED = "claimed-not-started"
+    COALESCED = "coalesced"
+    FENCED = "fenced"
+    LOG_FULL = "log-full"
+    OUTSIDE_WINDOW = "outside-window"
+    STARTED_UNCLAIMED = "started-unclaimed"
+    STARTING_DEADLINE = "starting-deadline"
+    STORE_UNAVAILABLE = "store-unavailable"
 
 
 @dataclass(frozen=True, slots=True)
