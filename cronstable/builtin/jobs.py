@@ -199,8 +199,8 @@ _WATCHING: Final[JsonSchema] = {
         "description": "Sample the processor and memory use of runs.",
         "properties": {
             "enabled": _flag("Off and on.", True),
-            "interval": _number("Seconds between samples.", 5, minimum=0.1),
-            "history": _integer("Samples kept.", 120, minimum=0, maximum=2000),
+            "interval": _number("Seconds between samples.", 5, minimum=0.1, default=1),
+            "history": _integer("Samples kept.", 600, minimum=0, maximum=2000, default=120),
         },
         "additionalProperties": False,
         "default": False,

@@ -16,13 +16,15 @@ JobEvent: TypeAlias = Literal["onFailure", "onPermanentFailure", "onSuccess", "o
 class Lateness:
     """What a check of ``sla`` found. ``check``: its key in the configuration, such as ``lateAfterSeconds``.
 
-    ``threshold`` and ``observed`` in seconds; ``last_success_at``: wall seconds, None when no success is known.
+    ``threshold`` and ``observed`` in seconds; ``last_success_at``: wall seconds, None when no success is known;
+    ``since``: wall seconds at which it was found first.
     """
 
     check: str
     threshold: Seconds
     observed: Seconds
     last_success_at: float | None = None
+    since: float | None = None
 
 
 def hooks_of(outcome: Outcome, *, will_retry: bool, stopping: bool = False) -> tuple[JobEvent, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -61,7 +61,8 @@ class LatenessWatch:
         self._started: dict[str, float] = {}
         self._succeeded: dict[str, tuple[float, Seconds | None]] = {}
         self._latched: dict[str, frozenset[Check]] = {}
-        self.late: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+        self._found: dict[str, tuple[Lateness, ...]] = {}
+        self.late: Mapping[str, tuple[Lateness, ...]] = MappingProxyType({})
         self.breaches: dict[tuple[str, str], int] = {}
 
     # -- what happens to runs -----------------------------------------------------------------------------------------
@@ -89,15 +90,14 @@ class LatenessWatch:
     def look(self) -> None:
         """Judge every job now."""
         jobs = self._scheduler.jobs
-        for known in (self._since, self._started, self._succeeded, self._latched):
+        for known in (self._since, self._started, self._succeeded, self._latched, self._found):
             for name in [name for name in known if name not in jobs]:
                 del known[name]
         for job in jobs.values():
             if "sla" in job.options.raw:
                 self._judge(job)
-        found = {name: tuple(c.value for c in Check if c in checks) for name, checks in self._latched.items() if checks}
-        if found != self.late:
-            self.late = MappingProxyType(found)
+        if self._found != self.late:
+            self.late = MappingProxyType(dict(self._found))
 
     def _judge(self, job: Job) -> None:
         now = self._clock.now().wall
@@ -105,6 +105,7 @@ class LatenessWatch:
         if not self._owns(job) or self._scheduler.paused(job) is not None or not job.options.enabled:
             self._since[job.name] = (job.schedule, now)
             self._latched.pop(job.name, None)
+            self._found.pop(job.name, None)
             return
         if schedule is None or schedule != job.schedule:
             since = now
@@ -112,6 +113,7 @@ class LatenessWatch:
         facts = self._facts(job, since, now)
         tripped = breaches(limits_of(job.options.raw), facts)
         self._latched[job.name], fresh, over = latch(self._latched.get(job.name, frozenset()), tripped)
+        self._note(job, tripped, now)
         for breach in fresh:
             self._tell(job, breach, facts)
         for check in over:
@@ -146,6 +148,16 @@ class LatenessWatch:
         due = job.schedule.next_after(int(after))
         return due if due is not None and due <= now else None
 
+    def _note(self, job: Job, tripped: Sequence[Breach], now: float) -> None:
+        """Keep what was found now for whoever looks, with the time at which each check tripped first."""
+        before = {lateness.check: lateness.since for lateness in self._found.pop(job.name, ())}
+        last = self._succeeded.get(job.name, (None, None))[0]
+        found = tuple(
+            Lateness(b.check.value, b.threshold, b.observed, last, before.get(b.check.value, now)) for b in tripped
+        )
+        if found:
+            self._found[job.name] = found
+
     def _tell(self, job: Job, breach: Breach, facts: Facts) -> None:
         self._log.warning("job %s: %s", job.name, breach.words)
         counted = (job.name, breach.check.value)
@@ -154,6 +166,5 @@ class LatenessWatch:
             return
         key = RunKey("", job.name, facts.due)
         record = RunRecord(key, Outcome.FAILURE, None, facts.oldest_start, facts.now, None, fail_reason=breach.words)
-        last = self._succeeded.get(job.name, (None, None))[0]
-        lateness = Lateness(breach.check.value, breach.threshold, breach.observed, last)
+        lateness = next(one for one in self._found[job.name] if one.check == breach.check)
         self._reports.report(Report("onLate", job, record, facts=lateness))

@@ -37,7 +37,7 @@ Sampler: TypeAlias = Callable[[int], "Usage | None"]
 class Monitoring:
     """How a job is sampled: every ``interval`` seconds, the last ``history`` samples kept."""
 
-    interval: Seconds = 5.0
+    interval: Seconds = 1.0
     history: int = 120
 
 
@@ -48,9 +48,9 @@ def monitoring_of(keys: Mapping[str, Json]) -> Monitoring | None:
         return Monitoring()
     if not isinstance(setting, dict) or setting.get("enabled", True) is not True:
         return None
-    interval, history = setting.get("interval", 5.0), setting.get("history", 120)
+    interval, history = setting.get("interval", 1.0), setting.get("history", 120)
     return Monitoring(
-        float(interval) if isinstance(interval, int | float) else 5.0, history if isinstance(history, int) else 120
+        float(interval) if isinstance(interval, int | float) else 1.0, history if isinstance(history, int) else 120
     )
 
 

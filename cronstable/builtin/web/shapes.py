@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -11,9 +12,11 @@ from datetime import UTC, datetime
 from cronstable.api import (
     ClusterPolicy,
     ClusterView,
+    DecisionRecord,
     HostSnapshot,
     Job,
     Json,
+    Lateness,
     LeaseView,
     Outcome,
     PeerView,
@@ -93,9 +96,48 @@ def running_resources(running: Sequence[Resources]) -> Json:
     }
 
 
-def runs_document(name: str, records: Sequence[RunRecord]) -> dict[str, Json]:
-    """GET /jobs/{name}/runs: newest first, with figures over those runs."""
-    return {"name": name, "runs": [run_entry(r) for r in reversed(records)], "stats": _stats(records)}
+def runs_document(name: str, records: Sequence[RunRecord], node: str) -> dict[str, Json]:
+    """GET /jobs/{name}/runs: newest first, with figures over those runs, all of them of ``node``."""
+    return {
+        "name": name,
+        "runs": [{**run_entry(r), **_which(r), "node": node} for r in reversed(records)],
+        "stats": _stats(records),
+    }
+
+
+def _which(record: RunRecord) -> dict[str, Json]:
+    """Which attempt at which occurrence a row is about; of a skip there is no more than its scheduled time."""
+    key = record.key
+    started = key.run_id != ""
+    return {
+        "run_id": key.run_id if started else None,
+        "scheduled_at": iso(key.scheduled_at),
+        "attempt": key.attempt if started else None,
+        "trigger": key.trigger.value if started else None,
+    }
+
+
+def decisions_document(name: str, records: Sequence[DecisionRecord]) -> dict[str, Json]:
+    """GET /jobs/{name}/decisions, in the order given."""
+    return {"job": name, "decisions": [decision_entry(record) for record in records]}
+
+
+def decision_entry(record: DecisionRecord) -> dict[str, Json]:
+    """Why a job ran, was skipped or waits, once. JSON has no infinity: such a figure is sent as text."""
+    decision = record.decision
+    return {
+        "node": record.node,
+        "scheduled_at": iso(record.scheduled_at),
+        "decided_at": iso(record.decided_at),
+        "verdict": decision.verdict.value,
+        "reason": decision.reason.value,
+        "evidence": {
+            name: str(fact) if isinstance(fact, float) and not math.isfinite(fact) else fact
+            for name, fact in decision.evidence.items()
+        },
+        "run_id": record.run_id,
+        "provisional": record.provisional,
+    }
 
 
 def job_parts(snapshot: HostSnapshot, job: Job) -> tuple[dict[str, Json], dict[str, Json]]:
@@ -296,8 +338,7 @@ def _conditional(snapshot: HostSnapshot, job: Job) -> dict[str, Json]:
     if job.name in snapshot.queued:
         entry["queued"] = True
     if isinstance(limits := options.raw.get("sla"), dict):
-        late = snapshot.late.get(job.name, ())
-        entry["sla"] = {check: {"seconds": limit, "late": check in late} for check, limit in limits.items()}
+        entry["sla"] = _sla(limits, snapshot.late.get(job.name, ()))
     if (retry := snapshot.retries.get(job.name)) is not None:
         entry["retry"] = {
             "attempt": retry.attempt,
@@ -314,6 +355,22 @@ def _conditional(snapshot: HostSnapshot, job: Job) -> dict[str, Json]:
         if view is not None and spread and options.cluster_policy is not ClusterPolicy.EVERY_NODE:
             entry["clusterOwner"] = cluster_owner(view, job)
     return entry
+
+
+def _sla(limits: dict[str, Json], late: Sequence[Lateness]) -> Json:
+    return {
+        "thresholds": limits,
+        "state": "late" if late else "ok",
+        "breaches": [
+            {
+                "check": one.check,
+                "since": iso(one.since),
+                "observed_seconds": _seconds(one.observed),
+                "threshold_seconds": one.threshold,
+            }
+            for one in late
+        ],
+    }
 
 
 def _cluster_summary(snapshot: HostSnapshot) -> dict[str, Json]:

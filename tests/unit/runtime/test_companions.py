@@ -245,7 +245,7 @@ def test_a_process_that_is_gone_leaves_no_figures() -> None:
         ({}, None),
         ({"monitorResources": False}, None),
         ({"monitorResources": {"enabled": False}}, None),
-        ({"monitorResources": True}, Monitoring(5.0, 120)),
+        ({"monitorResources": True}, Monitoring(1.0, 120)),
         ({"monitorResources": {"interval": 0.5, "history": 0}}, Monitoring(0.5, 0)),
     ],
 )
