@@ -72,6 +72,7 @@ class Api:
             "/jobs": self.jobs,
             "/jobs/{name:[^/]+}": self.job,
             "/jobs/{name:[^/]+}/runs": self.runs,
+            "/jobs/{name:[^/]+}/decisions": self.decisions,
             "/cluster": self.cluster,
             "/job-set-id": self.job_set_id,
             "/whoami": self.whoami,
@@ -129,7 +130,18 @@ class Api:
         snapshot, job = self._find(request)
         history = snapshot.history.get(job.name, ())
         limit = _limit(request)
-        return _json(shapes.runs_document(job.name, history if limit is None else history[-limit:]))
+        recent = history if limit is None else history[-limit:]
+        return _json(shapes.runs_document(job.name, recent, snapshot.node_name))
+
+    async def decisions(self, request: web.Request) -> web.Response:
+        """GET /jobs/{name}/decisions?limit=N: why it ran here or did not. Made off the loop: it may be long."""
+        _, job = self._find(request)
+        limit = _limit(request)
+        records = self._host.decisions(job.name) if limit is None else self._host.decisions(job.name, limit)
+        body = await self._host.threads.run(
+            lambda: shapes.dumps(shapes.decisions_document(job.name, records)), timeout=READ_TIMEOUT, lane="web"
+        )
+        return web.Response(body=body, content_type="application/json")
 
     async def cluster(self, request: web.Request) -> web.Response:
         """GET /cluster."""

@@ -9,7 +9,7 @@ import logging
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from cronstable.api import (
     Actor,
     Command,
     CommandOutcome,
+    DecisionRecord,
     Done,
     HostSnapshot,
     Instant,
@@ -79,6 +80,7 @@ class FakeHost:
         self.log = logging.getLogger("cronstable.test.web")
         self.commands: list[tuple[Command, Actor]] = []
         self.answers: dict[str, CommandOutcome] = {}
+        self.decided: list[DecisionRecord] = []
         self.broken = False
         self.stuck = False
         self.state = HostSnapshot(
@@ -113,6 +115,9 @@ class FakeHost:
         if self.broken:
             raise RuntimeError("a secret detail")
         return dataclasses.replace(self.state, at=self.clock.wall)
+
+    def decisions(self, job: str, limit: int = 100) -> Sequence[DecisionRecord]:
+        return [record for record in reversed(self.decided) if record.job == job][:limit]
 
     async def do(self, command: Command, by: Actor) -> CommandOutcome:
         self.commands.append((command, by))

@@ -93,7 +93,7 @@ def test_living_runs_are_summed_up_and_a_finished_one_keeps_its_figures() -> Non
         "max_rss_bytes": 4096,
         "samples": 3,
     }
-    stats = runs_document("a", [record])["stats"]
+    stats = runs_document("a", [record], "node-a")["stats"]
     assert isinstance(stats, dict)
     assert (stats["avg_cpu_seconds"], stats["max_rss_bytes"]) == (1.75, 4096)
 
