@@ -65,7 +65,7 @@ class Daemon:
     def text(self) -> str:
         return "".join(self.log)
 
-    def says(self, text: str) -> None:
+    def wait_for(self, text: str) -> None:
         until(lambda: text in self.text, lambda: self.text)
 
     def stop(self) -> int:

@@ -28,7 +28,7 @@ class MailServer(Protocol):
 class Daemon(Protocol):
     text: str
 
-    def says(self, text: str) -> None: ...
+    def wait_for(self, text: str) -> None: ...
     def stop(self) -> int: ...
 
 
@@ -102,7 +102,7 @@ def test_a_server_with_an_unknown_certificate_gets_neither_mail_nor_password(
     wanted = case("extra/report-mail-refuses-an-unknown-certificate")["expected"]
     server = mail_server(login=True, starttls=True)
     running = daemon(config(server.port, starttls=True, **LOGIN), level="DEBUG", **SECRETS)
-    running.says("tried again in")
+    running.wait_for("tried again in")
     assert (len(server.mails), len(server.logins)) == (wanted["mails"], wanted["logins"])
     assert "sesame" not in running.text
 
@@ -119,7 +119,7 @@ def test_a_wrong_password_is_an_error_that_is_not_repeated_and_not_logged(
     server = mail_server(login=True, starttls=True)
     text = config(server.port, starttls=True, **LOGIN)
     running = daemon(text, level="DEBUG", SSL_CERT_FILE=authority[1], MAIL_PASSWORD="open sesame")
-    running.says("mail could not be told: the server answers 535 (AuthenticationError)")
+    running.wait_for("mail could not be told: the server answers 535 (AuthenticationError)")
     assert running.stop() == 0
     assert "sesame" not in running.text
     assert "tried again" not in running.text
@@ -145,7 +145,7 @@ def test_a_success_without_output_sends_no_mail(daemon: StartDaemon, mail_server
     text = json.loads(config(server.port, "true", "onSuccess"))
     loud = {**text["jobs"][0], "name": "second", "command": "echo 12 files"}
     running = daemon(json.dumps({"jobs": [*text["jobs"], loud]}))
-    running.says("job loud: success")
+    running.wait_for("job loud: success")
     server.arrived()
     assert running.stop() == 0
     assert [mail["Subject"] for mail in server.mails] == ["Cron job 'second' succeeded"] * wanted["mails"]
@@ -163,4 +163,4 @@ def test_output_cannot_write_headers(daemon: StartDaemon, mail_server: StartServ
 
 def test_a_server_that_is_not_there_is_an_error_with_its_address(daemon: StartDaemon) -> None:
     running = daemon(config(1))
-    running.says("job loud: onFailure: mail: localhost:1: SMTPConnect")
+    running.wait_for("job loud: onFailure: mail: localhost:1: SMTPConnect")

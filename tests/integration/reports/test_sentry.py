@@ -28,7 +28,7 @@ class Endpoint(Protocol):
 class Daemon(Protocol):
     text: str
 
-    def says(self, text: str) -> None: ...
+    def wait_for(self, text: str) -> None: ...
     def stop(self) -> int: ...
 
 
@@ -90,11 +90,11 @@ def test_the_usual_fingerprint_is_machine_and_job(daemon: StartDaemon, endpoint:
 )
 def test_what_sentry_does_not_take_is_an_error_without_the_dsn(daemon: StartDaemon, dsn: str, words: str) -> None:
     running = daemon(config(), DSN=dsn)
-    running.says(words)
+    running.wait_for(words)
     assert "sesame" not in running.text
 
 
 def test_a_refusal_is_an_error(daemon: StartDaemon, endpoint: Endpoint) -> None:
     # The path of a DSN is the prefix of the server's own.
     running = daemon(config(), DSN=endpoint.url.replace("http://", "http://sesame@") + "/no/1")
-    running.says("the event was not taken (status_403)")
+    running.wait_for("the event was not taken (status_403)")
