@@ -14,7 +14,7 @@ JobEvent: TypeAlias = Literal["onFailure", "onPermanentFailure", "onSuccess", "o
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """What a check of ``sla`` found. ``check``: its key in the configuration, such as ``lateAfterSeconds``.
+    """What a check of ``sla`` found. ``check``: which one, such as ``lateAfter``.
 
     ``threshold`` and ``observed`` in seconds; ``last_success_at``: wall seconds, None when no success is known;
     ``since``: wall seconds at which it was found first.

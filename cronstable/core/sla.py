@@ -14,12 +14,17 @@ from cronstable.core.job import Json
 
 
 class Check(StrEnum):
-    """The checks, under the names of their keys."""
+    """The checks, under the names that reports, the API and metrics call them by."""
 
-    LATE_START = "lateAfterSeconds"
-    LONG_RUN = "maxRuntimeSeconds"
-    NO_SUCCESS = "maxTimeSinceSuccessSeconds"
-    SHORT_RUN = "minRuntimeSeconds"
+    LATE_START = "lateAfter"
+    LONG_RUN = "maxRuntime"
+    NO_SUCCESS = "maxTimeSinceSuccess"
+    SHORT_RUN = "minRuntime"
+
+    @property
+    def key(self) -> str:
+        """The limit in the configuration."""
+        return f"{self.value}Seconds"
 
 
 Limits = Mapping[Check, Seconds]
@@ -30,7 +35,7 @@ def limits_of(keys: Mapping[str, Json]) -> Limits:
     sla = keys.get("sla")
     if not isinstance(sla, dict):
         return {}
-    given = ((check, sla.get(check.value)) for check in Check)
+    given = ((check, sla.get(check.key)) for check in Check)
     return {check: float(value) for check, value in given if isinstance(value, int | float)}
 
 
@@ -61,7 +66,7 @@ class Breach:
     @property
     def words(self) -> str:
         """For people."""
-        seen, limit = f"{self.observed:.0f} s", f"{self.check}={self.threshold:g}"
+        seen, limit = f"{self.observed:.0f} s", f"{self.check.key}={self.threshold:g}"
         match self.check:
             case Check.LATE_START:
                 return f"no run has started {seen} after the scheduled time ({limit})"

@@ -117,7 +117,7 @@ class LatenessWatch:
         for breach in fresh:
             self._tell(job, breach, facts)
         for check in over:
-            self._log.info("job %s: %s is kept again", job.name, check)
+            self._log.info("job %s: %s is kept again", job.name, check.key)
 
     def _owns(self, job: Job) -> bool:
         if self._scheduler.decide(job).verdict is Verdict.RUN:

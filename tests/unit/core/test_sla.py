@@ -45,7 +45,7 @@ def test_the_words_name_the_key_and_what_was_seen() -> None:
     found = breaches(ALL, Facts(NOW, due=9_900, oldest_start=9_800.0, success_since=1.0, last_duration=1.0))
     assert [b.check for b in found] == list(Check)
     for breach in found:
-        assert f"{breach.check}={breach.threshold:g}" in breach.words
+        assert f"{breach.check.key}={breach.threshold:g}" in breach.words
 
 
 def test_the_limits_of_a_job_are_the_keys_that_it_has() -> None:
