@@ -40,6 +40,8 @@ def test_a_null_deployment_is_the_default_one() -> None:
         ({"path": "/s", "ttl": -1}, "ttl"),
         ({"path": "/s", "ttl": math.nan}, "ttl"),
         ({"path": "/s", "ttl": math.inf}, "ttl"),
+        ({"path": "/s", "ttl": 1e300}, "ttl"),
+        ({"path": "/s", "ttl": 10**400}, "ttl"),
         ({"path": "/s", "ttl": True}, "ttl"),
         ({"path": "/s", "ttl": "15"}, "ttl"),
         ({"path": "/s", "topology": "cloud"}, "topology"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,6 +15,13 @@ from cronstable.api import Grant, Holder, LeaseRecord, Seconds, Seen, Unreadable
 
 MAX_BYTES: Final = 256 * 1024
 """Nothing that we write comes near this; a bigger file is not a lease."""
+
+
+LARGEST_FENCE: Final = 2**62
+"""No term comes near it, and jobs keep fences in columns of 64 bits. Taken for the truth, a larger one would stay."""
+
+LARGEST_SECONDS: Final = 1e15
+"""Beyond any calendar, and still exact enough for arithmetic: more is damage."""
 
 
 def encode(name: str, grant: Grant) -> bytes:
@@ -61,8 +67,8 @@ def _decode(data: bytes, name: str, default_ttl: Seconds) -> Seen | Vacant:
     if document.get("name", name) != name:
         raise ValueError(f"it belongs to {document['name']!r}")
     fence = document.get("fence")
-    if not isinstance(fence, int) or isinstance(fence, bool) or fence < 0:
-        raise ValueError(f"fence {fence!r} is not a whole number")
+    if not isinstance(fence, int) or isinstance(fence, bool) or not 0 <= fence <= LARGEST_FENCE:
+        raise ValueError(f"fence {_short(fence)} is not a whole number from 0 to {LARGEST_FENCE}")
     expires_at = _number(document.get("expiresAt"), "expiresAt")
     if expires_at <= 0:
         returned = document.get("returned")
@@ -89,9 +95,14 @@ def _decode(data: bytes, name: str, default_ttl: Seconds) -> Seen | Vacant:
 
 
 def _number(value: object, key: str) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-        raise ValueError(f"{key} {value!r} is not a number")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) <= LARGEST_SECONDS:
+        raise ValueError(f"{key} {_short(value)} is not a number of seconds")
     return float(value)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _no_constant(text: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -11,6 +10,9 @@ from cronstable.api import InvalidSettings, Json, Problem, Seconds, Section
 
 MIN_TTL: Final = 3.0
 """Seconds. A holder acts until ttl - 1 s and renews every max(1 s, ttl / 3): less leaves no room for a renewal."""
+
+MAX_TTL: Final = 366 * 86_400.0
+"""Seconds. A year without a leader is an accident, and times far beyond it cannot be written to the lease."""
 
 DEFAULT_TTL: Final = 15.0
 DEFAULT_ELECTION: Final = "cluster/leader"
@@ -65,11 +67,11 @@ def _text(problems: list[Problem], section: Section, key: str, default: str | No
 
 
 def _ttl(problems: list[Problem], value: Json) -> Seconds:
-    allowed = (f"a number of seconds >= {MIN_TTL:g}",)
+    allowed = (f"a number of seconds from {MIN_TTL:g} to {MAX_TTL:.0f}",)
     hint = "use 15, or a little more than the longest hiccup of the mount that must not cost the leadership"
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    # NaN passes every comparison that asks "is it too small?", and infinity would never expire.
-    if number and math.isfinite(value) and value >= MIN_TTL:  # type: ignore[arg-type, operator]
+    # Asked as one range, since NaN passes every comparison that asks "is it too small?".
+    if number and MIN_TTL <= value <= MAX_TTL:  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]
     problems.append(Problem(("ttl",), f"ttl {value!r} is not usable", allowed=allowed, hint=hint))
     return DEFAULT_TTL
