@@ -410,7 +410,52 @@ def test_a_fence_document_that_is_damaged_costs_no_fence(model: Any, node: Any, 
     run_virtual(story)
 
 
+def test_a_term_document_put_by_hand_is_no_wedge(model: Any, node: Any) -> None:
+    async def story() -> None:
+        etcd = model()
+        b = node(etcd, "b")
+        put_by_hand(etcd, LEADER + b"/term", b"x")
+        assert isinstance(await b.store.observe(), Seen)
+        assert isinstance(await b.store.acquire(b.me, TTL, nonce="n"), Seen)
+        await b.host.clock.sleep(TTL + 1)
+        assert isinstance(await b.store.observe(), Vacant)
+        await win(b)
+
+    run_virtual(story)
+
+
+def test_a_holder_that_may_not_write_any_more_does_not_keep_the_key_from_the_others(model: Any, node: Any) -> None:
+    """etcd takes a keepalive from anybody who knows the lease."""
+
+    async def story() -> None:
+        etcd = model()
+        etcd.users["cron"] = "old"
+        a, b = node(etcd, "a", password="old"), node(etcd, "b", password="new")
+        grant = await win(a)
+        etcd.users["cron"] = "new"
+        etcd.tokens.clear()
+        for _ in range(20):
+            with pytest.raises(StoreUnavailable):
+                await a.store.renew(grant, nonce=a.nonce())
+            await a.host.clock.sleep(1)
+        assert (await win(b)).fence > grant.fence
+
+    run_virtual(story)
+
+
 # -- release
+
+
+def test_a_release_after_the_key_was_deleted_by_hand_ends_the_lease(model: Any, node: Any) -> None:
+    async def story() -> None:
+        etcd = model()
+        a, b = node(etcd, "a"), node(etcd, "b")
+        grant = await win(a)
+        delete_by_hand(etcd, LEADER)
+        await a.store.release(grant, ())
+        assert await b.store.observe() == Vacant(grant.fence)
+
+    run_virtual(story)
 
 
 def test_a_release_ends_the_lease_and_keeps_fence_and_run_ids(model: Any, node: Any) -> None:

@@ -79,43 +79,25 @@ class EtcdLeaseStore:
                 await self._end(lease)
 
     async def renew(self, grant: Grant, *, nonce: str) -> Observation:
-        """See ``LeaseStore.renew``. The keepalive extends, the transaction proves that the term is ours."""
+        """See ``LeaseStore.renew``. The transaction proves that the term is ours, then the keepalive extends it.
+
+        In this order: etcd asks for no token at a keepalive, and a holder that may write no more would keep its key
+        from everybody for ever.
+        """
         bond = await self._bond_of(grant)
         if not isinstance(bond, Bond):
             return bond
         wall = self._host.clock.now().wall
         self._remember(bond.lease, nonce)
+        wanted = replace(grant, nonce=nonce, tried=())
+        proven = await self._write_again(grant, wanted, bond)
+        if not isinstance(proven, Bond):
+            return proven
         granted = await self._keep_alive(bond.lease)
         if granted <= 0:
             self._ended = bond.lease
             return self._show(await self._look())
-        wanted = replace(grant, nonce=nonce, tried=(), ttl=granted, expires_at=wall + granted)
-        shown: Seen | Vacant
-        for _ in range(TRIES):
-            answer = await self._transact(
-                bond.is_last_writer(self._keys),
-                (
-                    wire.put(self._keys.leader, encode(grant.holder.name), bond.lease),
-                    wire.put(self._keys.term, term_document(wanted), bond.lease),
-                ),
-                self._keys.all_three,
-            )
-            if answer.succeeded:
-                return Held(replace(wanted, data=replace(bond, mod=answer.revision)))
-            standing = Standing.of(answer)
-            shown, now = self._show(standing), standing.bond
-            if now is None and standing.term is not None and standing.term.lease == bond.lease:
-                # Our key was deleted by hand. To others the term stands until its lease ends; to us it is over.
-                return standing.vacancy()
-            if not isinstance(shown, Seen) or now is None:
-                return shown
-            if replace(grant, nonce=nonce, tried=()).owns(shown.record):
-                # It had landed before, and only the answer was lost.
-                return Held(replace(wanted, data=now))
-            if not grant.owns(shown.record):
-                return shown
-            bond = now
-        return shown
+        return Held(replace(wanted, ttl=granted, expires_at=wall + granted, data=proven))
 
     async def observe(self) -> Observation:
         """See ``LeaseStore.observe``. Waits for the end of a term that was shown before."""
@@ -214,6 +196,36 @@ class EtcdLeaseStore:
             keys.all_three,
         )
 
+    async def _write_again(self, grant: Grant, wanted: Grant, bond: Bond) -> Bond | Seen | Vacant:
+        """Write name and term anew if we wrote last; the tie as it is then, or what stands there instead."""
+        keys = self._keys
+        shown: Seen | Vacant
+        for _ in range(TRIES):
+            answer = await self._transact(
+                bond.is_last_writer(keys),
+                (
+                    wire.put(keys.leader, encode(wanted.holder.name), bond.lease),
+                    wire.put(keys.term, term_document(wanted), bond.lease),
+                ),
+                keys.all_three,
+            )
+            if answer.succeeded:
+                return replace(bond, mod=answer.revision)
+            standing = Standing.of(answer)
+            shown, now = self._show(standing), standing.bond
+            if _deleted_under(bond, standing):
+                # To others the term stands until its lease ends; to us it is over.
+                return standing.vacancy()
+            if not isinstance(shown, Seen) or now is None:
+                return shown
+            if wanted.owns(shown.record):
+                # It had landed before, and only the answer was lost.
+                return now
+            if not grant.owns(shown.record):
+                return shown
+            bond = now
+        return shown
+
     async def _let_go(self, grant: Grant, bond: Bond, returned: Sequence[str]) -> bool:
         keys = self._keys
         for _ in range(TRIES):
@@ -229,6 +241,8 @@ class EtcdLeaseStore:
             if answer.succeeded:
                 return True
             standing = Standing.of(answer)
+            if _deleted_under(bond, standing):
+                return True
             shown, now = self._show(standing), standing.bond
             if not isinstance(shown, Seen) or now is None or not grant.owns(shown.record):
                 return False
@@ -292,23 +306,22 @@ class EtcdLeaseStore:
             self._host.log.debug("cluster: no watch for %g s, polling: %s", self._ttl, error)
 
     async def _removed_by_hand_put(self, standing: Standing) -> bool:
-        """Delete a leader key that hangs on no lease and so would stand for ever, once it stood for one ttl."""
-        leader = standing.leader
-        if leader is None or leader.lease != 0:
+        """Delete a key that hangs on no lease, and so would stand in the way for ever, once it stood for one ttl."""
+        found = standing.leader or standing.term
+        if found is None or found.lease != 0:
             self._put_by_hand = None
             return False
         boot = self._host.clock.now().boot
-        if self._put_by_hand is None or self._put_by_hand[0] != leader.mod:
-            self._put_by_hand = (leader.mod, boot)
+        if self._put_by_hand is None or self._put_by_hand[0] != found.mod:
+            self._put_by_hand = (found.mod, boot)
             self._host.log.warning(
                 "cluster: the etcd key of the election was written without a lease, by hand? It is removed in %g s",
                 self._ttl,
             )
         if boot < self._put_by_hand[1] + self._ttl:
             return False
-        key = self._keys.leader
-        compare = (wire.leased(key, 0), wire.modified(key, leader.mod))
-        return (await self._transact(compare, (wire.delete(key),))).succeeded
+        compare = (wire.leased(found.key, 0), wire.modified(found.key, found.mod))
+        return (await self._transact(compare, (wire.delete(found.key),))).succeeded
 
     # -- calls
 
@@ -334,6 +347,11 @@ class EtcdLeaseStore:
             return await self._gateway.call(path, body)
         except Refused as error:
             raise StoreUnavailable(f"{path.removeprefix('/v3/')}: {error}") from None
+
+
+def _deleted_under(bond: Bond, standing: Standing) -> bool:
+    """The leader key was deleted by hand; the term still hangs on the lease of ``bond``."""
+    return standing.leader is None and standing.term is not None and standing.term.lease == bond.lease
 
 
 def _numbers(body: Mapping[str, Json], *keys: str) -> tuple[int, ...]:

@@ -155,11 +155,11 @@ def nonce_of(data: bytes) -> str | None:
 def _record(term: KeyValue, mark: str) -> LeaseRecord | None:
     document = _document(term.value)
     holder, fence, ttl, nonce = (document.get(key) for key in ("holder", "fence", "ttl", "nonce"))
-    readable = isinstance(holder, str) and isinstance(nonce, str)
-    counted = isinstance(fence, int) and isinstance(ttl, int | float) and not isinstance(fence, bool)
-    if not (readable and counted):
+    if not isinstance(holder, str) or not isinstance(nonce, str):
         return None
-    return LeaseRecord(Holder.parse(str(holder)), int(str(fence)), str(nonce), float(str(ttl)), None, mark)
+    if not isinstance(fence, int) or not isinstance(ttl, int | float):
+        return None
+    return LeaseRecord(Holder.parse(holder), fence, nonce, float(ttl), None, mark)
 
 
 def _document(data: bytes) -> Mapping[str, Json]:
