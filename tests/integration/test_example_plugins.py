@@ -8,7 +8,8 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,21 +115,32 @@ def test_the_example_command_runs(environ: Mapping[str, str], tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (0, "billing: 2\nnobody: 1\n")
 
 
-def test_the_example_service_runs_in_a_daemon(environ: Mapping[str, str], tmp_path: Path) -> None:
-    alive, config, log = tmp_path / "alive", tmp_path / "cronstable.yaml", tmp_path / "log"
-    config.write_text(f"heartbeat: {{file: {alive}, interval: 0.1}}\n", encoding="utf-8")
+@contextmanager
+def running(environ: Mapping[str, str], config: Path, log: Path) -> Iterator[Callable[[], None]]:
+    """A daemon, ended in order at the end; what it yields fails when it is not alive."""
     with log.open("wb") as output:
         command = [sys.executable, "-m", "cronstable", "-c", str(config)]
         daemon = subprocess.Popen(command, env=environ, stdout=output, stderr=output)
+
+    def alive() -> None:
+        assert daemon.poll() is None, log.read_text(encoding="utf-8")
+
     try:
-        deadline = time.monotonic() + DEADLINE
-        while not alive.exists():
-            assert daemon.poll() is None, log.read_text(encoding="utf-8")
-            assert time.monotonic() < deadline, log.read_text(encoding="utf-8")
-            select.select([], [], [], 0.05)
+        yield alive
     finally:
         daemon.terminate()
         assert daemon.wait(timeout=DEADLINE) == 0
+
+
+def test_the_example_service_runs_in_a_daemon(environ: Mapping[str, str], tmp_path: Path) -> None:
+    mark, config, log = tmp_path / "alive", tmp_path / "cronstable.yaml", tmp_path / "log"
+    config.write_text(f"heartbeat: {{file: {mark}, interval: 0.1}}\n", encoding="utf-8")
+    with running(environ, config, log) as alive:
+        deadline = time.monotonic() + DEADLINE
+        while not mark.exists():
+            alive()
+            assert time.monotonic() < deadline, log.read_text(encoding="utf-8")
+            select.select([], [], [], 0.05)
 
 
 def test_the_example_notifier_appends_a_line(environ: Mapping[str, str], tmp_path: Path) -> None:
@@ -157,3 +169,22 @@ run_virtual(lambda: notifier.send(LeaderChange("node-a", True, "node-a", 0.0)))
         "node": "node-a",
         "leads": True,
     }
+
+
+def test_a_daemon_tells_the_example_notifier(environ: Mapping[str, str], tmp_path: Path) -> None:
+    journal, config = tmp_path / "journal", tmp_path / "cronstable.yaml"
+    report = f"{{report: {{journal: {{file: {journal}}}}}}}"
+    config.write_text(
+        f"jobs:\n  - name: a\n    command: exit 3\n    schedule: '@reboot'\n"
+        f"    onFailure: {report}\n    onPermanentFailure: {report}\n",
+        encoding="utf-8",
+    )
+    with running(environ, config, tmp_path / "log") as alive:
+        deadline = time.monotonic() + DEADLINE
+        while not (journal.exists() and len(journal.read_text(encoding="utf-8").splitlines()) == 2):
+            alive()
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text(encoding="utf-8")
+            select.select([], [], [], 0.05)
+    lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    assert [line["event"] for line in lines] == ["onFailure", "onPermanentFailure"]
+    assert lines[0]["reason"] == "failsWhen=nonzeroReturn and retcode=3"
