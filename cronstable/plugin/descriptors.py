@@ -70,7 +70,13 @@ class StateStoreBackend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifierBackend:
-    """A reporter: the key ``report.<name>``. ``factory(settings, host)`` returns a ``Notifier``."""
+    """A reporter: the key ``report.<name>`` of a job's hooks and of ``notify``.
+
+    ``schema`` requires nothing that ``defaults`` may give: each file's part is held to it on its own. ``parse`` sees
+    the merged section when the configuration is read, and returns None when it names nobody to tell.
+    ``factory(settings, host)`` returns a ``Notifier``; it is called in a thread, when there is something to send, so
+    that it may import what it needs, and again for the next message after a pause.
+    """
 
     name: str
     factory: str
