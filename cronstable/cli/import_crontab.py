@@ -76,7 +76,7 @@ def as_yaml(entries: list[CronLine]) -> str:
 
 def _job(entry: CronLine, name: str) -> Iterator[str]:
     yield f"  - name: {_text(name)}\n"
-    if "\n" in entry.command:
+    if "\n" in entry.command and all(line.isprintable() for line in entry.command.split("\n")):
         yield "    command: |\n"
         yield from (f"      {line}\n" if line else "\n" for line in entry.command.removesuffix("\n").split("\n"))
     else:
@@ -109,7 +109,10 @@ def _name(entry: CronLine, taken: set[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Plain where that is safe, else in double quotes, whose escapes YAML shares with JSON."""
+    """Plain where that is safe, else in double quotes; what does not show (YAML breaks lines at some) is escaped."""
     plain = re.fullmatch(r"[A-Za-z/][A-Za-z0-9/._-]*", text)
     traps = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
-    return text if plain and text.lower() not in traps else json.dumps(text, ensure_ascii=False)
+    if plain and text.lower() not in traps:
+        return text
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)

@@ -120,7 +120,10 @@ class CrontabReader:
             self._error(number, f"there is no command after the {'user' if user else 'schedule'}")
             return
         if not self.system and self._names_a_user(command):
-            hint = "this is the format of users' crontabs, without a column for the user; take the column out"
+            hint = (
+                "this is the format of users' crontabs, without a column for the user; take the column out, or let "
+                "`cronstable import crontab --system` make YAML of the file"
+            )
             message = f"the sixth column `{command.split()[0]}` looks like a user name, not a command"
             self._error(number, message, hint)
             return

@@ -8,9 +8,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cronstable.cli.import_crontab import as_yaml
 from cronstable.cli.main import run
 from cronstable.config import LoadResult, load
+from cronstable.config.crontab import CronLine, CrontabReader
+from cronstable.core.finding import Severity
 from cronstable.plugin.manager import load_plugins
 
 USER = """\
@@ -107,6 +113,39 @@ def test_standard_input_can_be_imported(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"@daily on\n")))
     assert run(["import", "crontab", "-"]) == 0
     assert '  - name: "on"\n' in capsys.readouterr().out
+
+
+TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=40)
+
+
+@given(
+    command=TEXT | st.text("\u2028\u2029\u00a0\ufeff\U0001f600\U000e0001 a'\"\\\\#:{}", max_size=8),
+    value=TEXT,
+    zone=st.sampled_from([None, "Europe/Warsaw"]),
+    user=st.sampled_from([None, "root"]),
+)
+def test_whatever_a_line_says_comes_back_from_the_yaml(
+    command: str, value: str, zone: str | None, user: str | None
+) -> None:
+    command = command.strip() or "true"
+    line = CronLine(1, "*/5 * * * *", command, {"A": value}, zone, "/bin/sh", None, user)
+    (job,) = yaml.safe_load(as_yaml([line]))["jobs"]
+    assert job["command"] == command
+    assert job["environment"] == [{"key": "A", "value": value.replace("$", "$$")}]
+    assert (job.get("timezone"), job.get("user")) == (zone, user)
+    assert job["schedule"] == "*/5 * * * *"
+
+
+@given(st.lists(TEXT | st.text("\u2028 \ta\\\\", max_size=5), min_size=1, max_size=5))
+def test_whatever_is_fed_to_a_command_comes_back_from_the_yaml(texts: list[str]) -> None:
+    fed = "%".join(text.replace("%", "\\%") for text in texts)
+    lines = list(CrontabReader(refuse).lines(f"@daily cat%{fed}".encode()))
+    (job,) = yaml.safe_load(as_yaml(lines))["jobs"]
+    assert job["command"] == lines[0].command
+
+
+def refuse(number: int, message: str, hint: str | None, severity: Severity) -> None:
+    raise AssertionError(message)
 
 
 @pytest.mark.parametrize("arguments", [["import", "crontab", "/nowhere/tab"], ["import", "crontab"]])
