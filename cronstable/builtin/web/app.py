@@ -27,6 +27,7 @@ from cronstable.api import (
 from cronstable.builtin.web import shapes
 from cronstable.builtin.web.auth import Caller, Forbidden, Guard, Unauthorized, foreign_origin
 from cronstable.builtin.web.documents import ClusterDocument, JobsDocument, Rendered
+from cronstable.builtin.web.resources import resources_document
 from cronstable.builtin.web.settings import ALL_SCOPES, WebSettings
 
 MAX_BODY: Final = 64 * 1024
@@ -73,6 +74,7 @@ class Api:
             "/jobs/{name:[^/]+}": self.job,
             "/jobs/{name:[^/]+}/runs": self.runs,
             "/jobs/{name:[^/]+}/decisions": self.decisions,
+            "/jobs/{name:[^/]+}/resources": self.resources,
             "/cluster": self.cluster,
             "/job-set-id": self.job_set_id,
             "/whoami": self.whoami,
@@ -140,6 +142,17 @@ class Api:
         records = self._host.decisions(job.name) if limit is None else self._host.decisions(job.name, limit)
         body = await self._host.threads.run(
             lambda: shapes.dumps(shapes.decisions_document(job.name, records)), timeout=READ_TIMEOUT, lane="web"
+        )
+        return web.Response(body=body, content_type="application/json")
+
+    async def resources(self, request: web.Request) -> web.Response:
+        """GET /jobs/{name}/resources?limit=N: the samples of living runs and of the newest. Off the loop as well."""
+        snapshot, job = self._find(request)
+        history = [record for record in snapshot.history.get(job.name, ()) if record.resources is not None]
+        limit = _limit(request)
+        recent = history if limit is None else history[-limit:]
+        body = await self._host.threads.run(
+            lambda: shapes.dumps(resources_document(snapshot, job, recent)), timeout=READ_TIMEOUT, lane="web"
         )
         return web.Response(body=body, content_type="application/json")
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC
 from types import MappingProxyType
+from typing import Any
+
+import pytest
 
 from cronstable.api import (
     HostSnapshot,
@@ -16,6 +20,7 @@ from cronstable.api import (
     PendingRetry,
     ReloadHealth,
     Resources,
+    ResourceSample,
     RunKey,
     RunRecord,
 )
@@ -100,3 +105,36 @@ def test_living_runs_are_summed_up_and_a_finished_one_keeps_its_figures() -> Non
 
 def test_a_run_that_waits_in_the_queue_is_shown() -> None:
     assert entry(queued=frozenset({"a"}))["queued"] is True
+
+
+@pytest.mark.anyio
+async def test_the_samples_of_runs_are_told(serve: Any, host: Any, make_job: Any) -> None:
+    host.add(make_job("a", raw={"monitorResources": {"interval": 0.5}}), make_job("b"))
+    samples = (ResourceSample(60.0, 0.25, 1024), ResourceSample(60.5, 0.5, 2048))
+    used = dataclasses.replace(USED, samples=samples)
+    done = [RunRecord(KEY, Outcome.SUCCESS, 0, 0.0, float(i), 1.0, resources=used) for i in (1, 2)]
+    host.set(
+        live={"a": (LiveRun(KEY, 7, 60.0), LiveRun(RunKey("r9", "a", 61), 8, 61.0))},
+        resources={"r1": used},
+        history={"a": (*done, RunRecord(KEY, Outcome.SUCCESS, 0, 0.0, 3.0, 1.0))},
+    )
+    async with serve() as call:
+        told = (await call("GET", "/jobs/a/resources")).json
+        one = (await call("GET", "/jobs/a/resources?limit=1")).json
+        none = (await call("GET", "/jobs/b/resources")).json
+        lost = await call("GET", "/jobs/zz/resources")
+    series = [[60.0, 0.25, 1024], [60.5, 0.5, 2048]]
+    assert (told["monitored"], told["interval"]) == (True, 0.5)
+    assert told["live"] == [
+        {
+            "started_at": "1970-01-01T00:01:00+00:00",
+            "pid": 7,
+            "current": {"cpu_percent": 12.5, "cpu_seconds": 1.75, "rss_bytes": 2048},
+            "series": series,
+        }
+    ]
+    assert [run["finished_at"][-8:-6] for run in told["runs"]] == ["02", "01"]
+    assert told["runs"][0]["resources"]["series"] == series
+    assert len(one["runs"]) == 1
+    assert none == {"name": "b", "monitored": False, "interval": None, "live": [], "runs": []}
+    assert lost.status == 404
