@@ -59,6 +59,7 @@ class Daemon:
     """A daemon process. ``log``: its stderr so far."""
 
     process: subprocess.Popen[str]
+    path: Path
     log: list[str] = field(default_factory=list)
 
     @property
@@ -67,6 +68,11 @@ class Daemon:
 
     def wait_for(self, text: str) -> None:
         until(lambda: text in self.text, lambda: self.text)
+
+    def reload(self, config: str) -> None:
+        """Another configuration from now on."""
+        self.path.write_text(config, encoding="utf-8")
+        self.process.send_signal(signal.SIGHUP)
 
     def stop(self) -> int:
         if self.process.poll() is None:
@@ -90,7 +96,7 @@ def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        made = Daemon(process)
+        made = Daemon(process, path)
 
         def read() -> None:
             assert process.stderr is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -33,6 +34,7 @@ class Daemon(Protocol):
     text: str
 
     def wait_for(self, text: str) -> None: ...
+    def reload(self, config: str) -> None: ...
     def stop(self) -> int: ...
 
 
@@ -168,17 +170,34 @@ def test_a_hanging_endpoint_delays_neither_jobs_nor_others_nor_for_long_the_stop
     assert "job bad: onFailure: webhook may not have been told, the daemon stops" in running.text
 
 
-def test_each_transition_is_told_once(daemon: StartDaemon, endpoint: Endpoint, case: Case, tmp_path: Any) -> None:
-    wanted = case("extra/report-notify-once-per-transition")["expected"]
-    cluster = {
+def cluster(directory: Path) -> dict[str, object]:
+    return {
         "backend": "filesystem",
         "nodeName": "node-a",
-        "filesystem": {"path": str(tmp_path / "shared"), "ttl": 5, "topology": "shared"},
+        "filesystem": {"path": str(directory / "shared"), "ttl": 5, "topology": "shared"},
     }
-    running = daemon(config(cluster=cluster, notify=webhook(endpoint)))
+
+
+def subjects(endpoint: Endpoint) -> list[str]:
+    return [json.loads(request.body)["text"].split("\n")[0] for request in endpoint.requests]
+
+
+def test_each_transition_is_told_once(daemon: StartDaemon, endpoint: Endpoint, case: Case, tmp_path: Path) -> None:
+    wanted = case("extra/report-notify-once-per-transition")["expected"]
+    running = daemon(config(cluster=cluster(tmp_path), notify=webhook(endpoint)))
     endpoint.arrived()
     assert running.stop() == 0
-    texts = [json.loads(request.body)["text"] for request in endpoint.requests]
-    assert len(texts) == len(wanted["subjects"])
-    for text, words in zip(texts, wanted["subjects"], strict=True):
-        assert text.startswith(f"node node-a {words}"), text
+    assert subjects(endpoint) == [f"node node-a {words}" for words in wanted["subjects"]]
+
+
+def test_a_reload_that_ends_the_election_is_told(daemon: StartDaemon, endpoint: Endpoint, tmp_path: Path) -> None:
+    running = daemon(config(cluster=cluster(tmp_path), notify=webhook(endpoint)))
+    endpoint.arrived()
+    running.reload(config(notify=webhook(endpoint)))
+    endpoint.arrived(3)
+    assert running.stop() == 0
+    assert subjects(endpoint) == [
+        "node node-a became the leader",
+        "node node-a is not quorate",
+        "node node-a is no longer the leader",
+    ]
