@@ -21,7 +21,7 @@ AT_ONCE: Final = 20
 
 _ClusterFacts: TypeAlias = tuple[bool, ClusterView | None, str | None]
 _JobFacts: TypeAlias = tuple[
-    Job, tuple[LiveRun, ...], tuple[RunRecord, ...], Pause | None, bool, bool, bool, Hashable
+    Job, tuple[LiveRun, ...], tuple[RunRecord, ...], Pause | None, bool, bool, bool, Hashable, object
 ]  # a tuple: comparing two of them a thousand times in a poll has to cost nothing
 
 
@@ -131,6 +131,10 @@ def _same_parts(old: HostSnapshot, new: HostSnapshot) -> bool:
         and old.reboot_pending == new.reboot_pending
         and old.election_configured == new.election_configured
         and old.cluster == new.cluster
+        and old.retries == new.retries
+        and old.late == new.late
+        and old.queued == new.queued
+        and old.resources == new.resources
         and list(old.jobs) == list(new.jobs)
     )
 
@@ -149,6 +153,14 @@ def _facts(snapshot: HostSnapshot) -> dict[str, _JobFacts]:
             snapshot.next_fires.get(name, 0) is None,
             snapshot.election_configured,
             owners,
+            _passing(snapshot, name),
         )
         for name, job in snapshot.jobs.items()
     }
+
+
+def _passing(snapshot: HostSnapshot, name: str) -> object:
+    """What is said about a job for a while only; None for most jobs at most times."""
+    used = [snapshot.resources.get(run.key.run_id) for run in snapshot.live.get(name, ())] if snapshot.resources else []
+    passing = (snapshot.retries.get(name), snapshot.late.get(name), name in snapshot.queued, *used)
+    return passing if any(passing) else None

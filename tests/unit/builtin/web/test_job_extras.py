@@ -138,3 +138,26 @@ async def test_the_samples_of_runs_are_told(serve: Any, host: Any, make_job: Any
     assert len(one["runs"]) == 1
     assert none == {"name": "b", "monitored": False, "interval": None, "live": [], "runs": []}
     assert lost.status == 404
+
+
+@pytest.mark.anyio
+async def test_the_kept_list_of_jobs_follows_what_passes(serve: Any, host: Any, make_job: Any) -> None:
+    host.add(make_job("a", raw={"sla": {"maxRuntimeSeconds": 1}}), make_job("b"))
+    live = {"a": (LiveRun(KEY, 7, 60.0),)}
+    host.set(live=live)
+    steps: list[dict[str, object]] = [
+        {"retries": {"a": PendingRetry(1, 3, 160.5, 60.0)}},
+        {"retries": {"a": PendingRetry(2, 3, 190.5, 60.0)}},
+        {"late": {"a": (Lateness("maxRuntime", 1.0, 40.0, since=60.0),)}},
+        {"queued": frozenset({"a"})},
+        {"resources": {"r1": USED}},
+        {"resources": {"r1": dataclasses.replace(USED, rss=1)}},
+    ]
+    async with serve() as call:
+        seen = [(await call("GET", "/jobs")).json]
+        for step in steps:
+            host.set(live=live, **step)
+            listed = (await call("GET", "/jobs")).json
+            assert {**listed[0], "scheduled_in": 0} == {**(await call("GET", "/jobs/a")).json, "scheduled_in": 0}
+            assert listed != seen[-1]
+            seen.append(listed)
