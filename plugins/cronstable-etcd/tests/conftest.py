@@ -235,6 +235,7 @@ class Line:
 
     ``before(url, path, body)`` sees each call and may answer in etcd's place, raise or hang; ``after`` the same once
     it has been carried out. ``calls``: (member, path, body) in order. ``cut``: None, "refused" or "silent".
+    ``tls``: the context of the last call.
     """
 
     model: Model
@@ -243,6 +244,7 @@ class Line:
     calls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     cut: str | None = None
     watches: int = 0
+    tls: ssl.SSLContext | None = None
 
     async def request(
         self,
@@ -258,6 +260,7 @@ class Line:
         member, slash, rest = url.partition("/v3/")
         path, body = slash + rest, json.loads(content)
         self.calls.append((member, path, body))
+        self.tls = tls
         try:
             with anyio.fail_after(timeout):
                 await self._reach()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+import trustme
 from cronstable_etcd.backend import make, timing_of
 from cronstable_etcd.settings import parse
 
@@ -325,6 +327,33 @@ def test_certificates_that_do_not_load_refuse_the_start_with_the_name_of_the_fil
         with pytest.raises(PluginError, match=r"absent\.pem cannot be read"), anyio.fail_after(60):
             await a.election.run(a.host, task_status=anyio.TASK_STATUS_IGNORED)
         assert a.line.calls == []
+
+    virtually(story)
+
+
+def test_certificates_that_rotate_are_used_within_a_minute_and_cost_no_leadership(
+    model: Any, elections: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(path))
+
+    async def story() -> None:
+        def refuse_first(url: str, path: str, body: Any) -> None:
+            if "member-1" in url:
+                raise OSError("refused")
+
+        settings = {"endpoints": ["https://member-1:2379", "http://member-2:2379"], "tls": {"ca": str(path)}}
+        async with elections(model(), "a", **settings) as (a,):
+            before = a.line.tls
+            assert before is not None
+            path.unlink()
+            trustme.CA().cert_pem.write_to_path(str(path))
+            os.utime(path, (1, 1))
+            await always(lambda: a.leads, during=60)
+            assert a.line.tls not in (None, before)
+            a.line.before = refuse_first
+            await always(lambda: a.leads, during=20)
+            assert a.line.tls is None
 
     virtually(story)
 

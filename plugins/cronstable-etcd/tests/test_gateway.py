@@ -144,12 +144,15 @@ def test_json_that_is_no_transactions_answer_is_unavailable_and_nothing_else(
 
 
 @pytest.mark.parametrize("body", [b'{"ID": "x", "TTL": "15"}', b'{"TTL": "15"}', b'{"ID": "5"}', b'{"ID": []}'])
-def test_a_grant_that_is_none_is_unavailable(model: Any, node: Any, answering: Answering, body: bytes) -> None:
+def test_a_grant_that_is_none_is_unavailable_and_not_used(
+    model: Any, node: Any, answering: Answering, body: bytes
+) -> None:
     async def story() -> None:
         a = node(model(), "a")
         a.line.before = lambda url, path, _: answering(body) if path.endswith("grant") else None
         with pytest.raises(StoreUnavailable):
             await a.store.acquire(a.me, 15.0, nonce="n")
+        assert paths(a) == ["txn", "grant"]
 
     run_virtual(story)
 

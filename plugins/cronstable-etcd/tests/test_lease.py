@@ -194,6 +194,23 @@ def test_a_race_that_is_lost_leaves_no_lease_behind(model: Any, node: Any) -> No
     run_virtual(story)
 
 
+def test_a_term_that_came_and_went_between_a_look_and_a_win_has_a_lower_fence(model: Any, node: Any) -> None:
+    async def story() -> None:
+        etcd = model()
+        a, b = node(etcd, "a"), node(etcd, "b")
+        between: list[Grant] = []
+
+        async def come_and_go(url: str, path: str, body: Any) -> None:
+            if path.endswith("grant") and not between:
+                between.append(await win(b))
+                await b.store.release(between[0], ())
+
+        a.line.after = come_and_go
+        assert (await win(a)).fence > between[0].fence
+
+    run_virtual(story)
+
+
 # -- answers that are lost
 
 
@@ -294,6 +311,32 @@ def test_a_key_deleted_by_hand_whose_holder_is_dead_is_free_after_the_ttl(model:
     run_virtual(story)
 
 
+def test_a_key_deleted_under_a_clone_is_not_taken_back_by_the_original(model: Any, node: Any) -> None:
+    """They share the lease, and the clone wrote last: it may act."""
+
+    async def story() -> None:
+        etcd = model()
+        a, clone = node(etcd, "a"), node(etcd, "a")
+        grant = await win(a)
+        assert isinstance(await clone.store.renew(grant, nonce="the clone's"), Held)
+        delete_by_hand(etcd, LEADER)
+        assert isinstance(await a.store.acquire(a.me, TTL, nonce="n"), Seen)
+
+    run_virtual(story)
+
+
+def test_a_clock_that_is_years_behind_lowers_no_fence(model: Any, node: Any) -> None:
+    async def story() -> None:
+        etcd = model()
+        a, b = node(etcd, "a"), node(etcd, "b")
+        grant = await win(a)
+        await a.store.release(grant, ())
+        b.host.clock.step_wall(-10 * 365 * 86400)
+        assert (await win(b)).fence == grant.fence + 1
+
+    run_virtual(story)
+
+
 def test_everything_deleted_by_hand_does_not_lower_the_fence(model: Any, node: Any) -> None:
     async def story() -> None:
         etcd = model()
@@ -342,6 +385,25 @@ def test_a_value_that_is_put_again_and_again_by_hand_is_left_alone(model: Any, n
     run_virtual(story)
 
 
+def test_a_value_that_is_put_again_while_it_is_removed_stays(model: Any, node: Any) -> None:
+    async def story() -> None:
+        etcd = model()
+        b = node(etcd, "b")
+        put_by_hand(etcd, LEADER, b"one")
+        await b.store.observe()
+        await b.host.clock.sleep(TTL + 1)
+
+        def put_again(url: str, path: str, body: Any) -> None:
+            if "request_delete_range" in str(body):
+                put_by_hand(etcd, LEADER, b"two")
+
+        b.line.before = put_again
+        assert isinstance(await b.store.observe(), Seen)
+        assert etcd.keys[LEADER].value == b"two"
+
+    run_virtual(story)
+
+
 def test_row_41_the_same_value_under_a_foreign_lease_is_somebody_else(model: Any, node: Any) -> None:
     async def story() -> None:
         etcd = model()
@@ -354,6 +416,19 @@ def test_row_41_the_same_value_under_a_foreign_lease_is_somebody_else(model: Any
         assert answer.record.holder == Holder("a", "")
         await a.store.release(grant, ())
         assert etcd.keys[LEADER].lease == foreign
+
+    run_virtual(story)
+
+
+def test_a_value_that_is_overwritten_under_our_own_lease_is_somebody_elses_write(model: Any, node: Any) -> None:
+    async def story() -> None:
+        etcd = model()
+        a = node(etcd, "a")
+        grant = await win(a)
+        put_by_hand(etcd, LEADER, b"x", a.store.lease_id)
+        answer = await a.store.renew(grant, nonce="n")
+        assert isinstance(answer, Seen)
+        assert answer.record.holder == Holder("x", "")
 
     run_virtual(story)
 

@@ -108,8 +108,8 @@ class Standing:
             return Seen(_record(term, f"deleted {term.mod}") or self._foreign(term, b"", ttl))
         assert leader is not None
         mark = f"{leader.create} {leader.mod}"
-        ours = term is not None and term.lease == leader.lease != 0 and term.mod == leader.mod
-        record = _record(term, mark) if ours and term is not None else None
+        # One transaction writes both, and so they have one revision.
+        record = _record(term, mark) if term is not None and term.mod == leader.mod else None
         return Seen(record or self._foreign(leader, leader.value, ttl))
 
     def _foreign(self, found: KeyValue, name: bytes, ttl: Seconds) -> LeaseRecord:
