@@ -28,6 +28,7 @@ COMMANDS: Final = MappingProxyType(
             "print the JSON Schema of the configuration",
             "cronstable.cli.schema:schema_command",
         ),
+        "why": ("ask a running node why a job ran, or did not", "cronstable.cli.why:why_command"),
     }
 )
 """Subcommand to its help line and the click command behind it."""

@@ -56,7 +56,7 @@ def explain_command(
     """
     schedule = _parse(" ".join(expression), _zone(zone), job_name, "all" if day_match == "all" else "any")
     _warn_of_unnamed_hash(schedule, job_name)
-    now = _now(context)
+    now = int(now_of(context))
     fires = list(islice(_fires(schedule, now), _FEW))
     findings = schedule.findings(now)
     if as_json:
@@ -71,7 +71,7 @@ def explain_command(
                     "findings": list(findings),
                     "never_fires": schedule.never_fires,
                     "uses_seconds": schedule.uses_seconds,
-                    "next": [_rfc3339(t) for t in fires],
+                    "next": [rfc3339(t) for t in fires],
                 },
                 indent=2,
             )
@@ -108,10 +108,10 @@ def next_command(
     Ends with 0 (also when there are none), or with 1 when the expression, job, zone or time is none.
     """
     wanted = _wanted(" ".join(what), zone, path)
-    after = _now(context) if start is None else _instant(start)
+    after = int(now_of(context)) if start is None else _instant(start)
     fires = list(islice(_fires(wanted.schedule, after), count))
     if as_json:
-        click.echo(json.dumps([_rfc3339(t) for t in fires]))
+        click.echo(json.dumps([rfc3339(t) for t in fires]))
         return
     click.echo(f"{wanted.title}: {describe(wanted.schedule)} ({zone_name(wanted.schedule)})")
     _print_fires(wanted, fires)
@@ -183,14 +183,14 @@ def _instant(text: str) -> int:
     return int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() // 1)
 
 
-def _now(context: click.Context) -> int:
-    """Now, by the clock in the context, or this machine's."""
+def now_of(context: click.Context) -> float:
+    """Wall seconds now, by the clock in the context, or this machine's."""
     clock: Clock | None = context.obj
     if clock is None:
         from cronstable.runtime.system import SystemClock
 
         clock = SystemClock()
-    return int(clock.now().wall)
+    return clock.now().wall
 
 
 def _fires(schedule: Schedule, after: int) -> Iterator[int]:
@@ -209,9 +209,9 @@ def _print_fires(wanted: Wanted, fires: list[int]) -> None:
     for t in fires:
         mark = _MARKS[wanted.schedule.mark_at(t)]
         there = datetime.fromtimestamp(t, wanted.shown).strftime("%a %Y-%m-%d %H:%M:%S %Z")
-        columns = [_rfc3339(t)] if wanted.shown is UTC else [_rfc3339(t), there]
+        columns = [rfc3339(t)] if wanted.shown is UTC else [rfc3339(t), there]
         click.echo("  " + "  ".join([*columns, mark]).rstrip())
 
 
-def _rfc3339(t: int) -> str:
+def rfc3339(t: int) -> str:
     return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

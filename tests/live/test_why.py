@@ -1,0 +1,70 @@
+"""``cronstable why`` asks real daemons: the node that ran an occurrence, the one that did not, and one that is dead."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+Wait = Callable[[Callable[[], object], float, str], None]
+
+
+def why(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cronstable", "why", *arguments],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_leader_says_that_it_ran_and_the_follower_why_it_did_not(
+    make_fleet: Callable[..., Any], waiting: Wait
+) -> None:
+    fleet = make_fleet(2)
+    fleet.start()
+    fleet.wait_until_whole()
+    waiting(lambda: len(fleet.occurrences()) >= 3, 30, "three occurrences")
+    name, scheduled_at, _ = fleet.occurrences()[-2]
+    leader = next(node for node in fleet.nodes if node.name == name)
+    follower = next(node for node in fleet.nodes if node.name != name)
+
+    ran = why("tick", scheduled_at, "-c", str(leader.config))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines()[:2] == [
+        f"tick, due {scheduled_at}",
+        f"  ran on {leader.name}: this node leads (leader)",
+    ]
+
+    skipped = why("tick", scheduled_at, "--url", f"http://127.0.0.1:{follower.port}")
+    assert (skipped.returncode, skipped.stderr) == (0, "")
+    assert f"  skipped on {follower.name}: another node leads (not-leader)" in skipped.stdout.splitlines()
+    assert f"  ask {leader.name} what it did" in skipped.stdout.splitlines()
+
+    told = why("tick", scheduled_at, "-c", str(leader.config), "--json")
+    (row,) = json.loads(told.stdout)["decisions"]
+    assert (row["verdict"], row["run"]["outcome"], row["run"]["run_id"]) == ("run", "success", row["run_id"])
+
+    nothing = why("tick", "2001-01-01T00:00:00Z", "-c", str(leader.config))
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert "remembers no decision about 'tick' at 2001-01-01T00:00:00Z" in nothing.stderr
+
+    nobody = why("tock", "-c", str(leader.config))
+    assert (nobody.returncode, nobody.stdout) == (1, "")
+    assert nobody.stderr == f"Error: http://127.0.0.1:{leader.port}: there is no job 'tock'\n"
+
+    follower.send(signal.SIGKILL)
+    follower.wait(10)
+    dead = why("tick", "-c", str(follower.config))
+    assert (dead.returncode, dead.stdout) == (1, "")
+    assert dead.stderr.startswith(f"Error: http://127.0.0.1:{follower.port} cannot be asked: ")
+    assert dead.stderr.count("\n") == 1
