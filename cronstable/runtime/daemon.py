@@ -278,7 +278,7 @@ class Daemon:
             if finding.severity is Severity.ADVISORY:
                 self._log.warning("%s: %s", finding.file, finding.message)
         await self.cluster.reconcile(config.cluster)
-        self.launcher.node = self.node
+        self.launcher.node = self.reports.node = self.node
         self.scheduler.load(config.jobs)
         self.reports.configure(config.sections.get("notify"))
         self.retries.reloaded()
