@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         LeaseRecord,
         Observation,
         Seen,
+        Span,
         StoreUnavailable,
         Taken,
         Unknown,
@@ -76,7 +77,9 @@ if TYPE_CHECKING:
         Actor,
         Bounded,
         CancelRun,
+        Claimant,
         ClaimLog,
+        Claims,
         Command,
         CommandOutcome,
         Document,
@@ -85,6 +88,7 @@ if TYPE_CHECKING:
         ElectionContext,
         FileSystem,
         FleetReport,
+        HeldTerm,
         Host,
         HostSnapshot,
         Http,
@@ -128,6 +132,8 @@ __all__ = [
     "CancelRun",
     "Capability",
     "ClaimLog",
+    "Claimant",
+    "Claims",
     "CliCommand",
     "Clock",
     "ClusterPolicy",
@@ -154,6 +160,7 @@ __all__ = [
     "Full",
     "Grant",
     "Held",
+    "HeldTerm",
     "Holder",
     "Host",
     "HostSnapshot",
@@ -221,6 +228,7 @@ __all__ = [
     "ServiceProvider",
     "Severity",
     "Shutdown",
+    "Span",
     "StartRun",
     "Started",
     "StateStore",
@@ -252,7 +260,7 @@ _HOMES = {
     "cronstable.core.runs": "Line LiveRun Outcome PendingRetry ResourceSample Resources RunKey RunRecord Trigger",
     "cronstable.core.schedule": "Schedule",
     "cronstable.core.store": (
-        "Appended Fenced Full Grant Held Holder LeaseRecord Observation Seen StoreUnavailable Taken Unknown "
+        "Appended Fenced Full Grant Held Holder LeaseRecord Observation Seen Span StoreUnavailable Taken Unknown "
         "Unreadable Vacant Won"
     ),
     "cronstable.core.view": "ClusterView LeaseView PeerStatus PeerView",
@@ -263,10 +271,11 @@ _HOMES = {
     "cronstable.plugin.errors": "InvalidSettings NotDelivered PluginError",
     "cronstable.plugin.hookspecs": "hookimpl",
     "cronstable.plugin.protocols": (
-        "Actor Bounded CancelRun ClaimLog Command CommandOutcome Document Done Election ElectionContext FileSystem "
-        "FleetReport Host HostSnapshot Http HttpResponse HttpStream HttpStreams Ids LeaderChange LeaseStore Message "
-        "NoSuchJob Notifier Observable Pause ProcessEnd Processes QuorumLoss RebootLedger RebootMarks Refreshable "
-        "Refused ReloadHealth Report Resume Rng Service Shutdown Started StartRun StateStore Threads"
+        "Actor Bounded CancelRun Claimant ClaimLog Claims Command CommandOutcome Document Done Election "
+        "ElectionContext FileSystem HeldTerm FleetReport Host HostSnapshot Http HttpResponse HttpStream "
+        "HttpStreams Ids LeaderChange LeaseStore Message NoSuchJob Notifier Observable Pause ProcessEnd Processes "
+        "QuorumLoss RebootLedger RebootMarks Refreshable Refused ReloadHealth Report Resume Rng Service Shutdown "
+        "Started StartRun StateStore Threads"
     ),
     "cronstable.plugin.secret": "SecretSource",
     "cronstable.plugin.variables": "template_variables",

@@ -59,7 +59,7 @@ from cronstable.core.claim_values import (
 )
 from cronstable.core.clock import EpochSeconds, Instant, Seconds
 from cronstable.core.decision import Reason
-from cronstable.core.store import Fenced, Full, Taken, Unknown, Won
+from cronstable.core.store import Fenced, Full, Span, Taken, Unknown, Won
 
 FLUSH_AFTER: Final = 10.0
 """Seconds that started ids wait for an append to ride on before they get one of their own."""
@@ -121,7 +121,7 @@ def step(state: ClaimState, event: Event, now: Instant) -> Result:
         case Ready():
             return _ready(state, event, now)
         case Looked():
-            return _looked(state, event), ()
+            return _looked(state, event.span), ()
         case Found(number, data):
             return _found(state, number, data, now)
         case Answer():
@@ -206,17 +206,17 @@ def _ready(state: ClaimState, event: Ready, now: Instant) -> Result:
             assert_never(term.phase)
 
 
-def _looked(state: ClaimState, event: Looked) -> ClaimState:
+def _looked(state: ClaimState, span: Span) -> ClaimState:
     term = state.term
     if term is None or term.phase is not Phase.LOOK:
         return state
-    state = replace(state, ledger=Ledger(), store_at=_later(state.store_at, event.at))
-    last = max(term.last, event.last)
+    state = replace(state, ledger=Ledger(), store_at=_later(state.store_at, span.at))
+    last = max(term.last, span.last)
     if last == 0:
         # No log, says a listing. Creating number 1 will tell whether that is so.
         return replace(state, term=replace(term, phase=Phase.OPENING, cursor=1, raised=True))
     return replace(
-        state, term=replace(term, phase=Phase.READ, first=max(1, event.first), last=last, peek=last, raised=False)
+        state, term=replace(term, phase=Phase.READ, first=max(1, span.first), last=last, peek=last, raised=False)
     )
 
 
@@ -412,8 +412,8 @@ def _answered(state: ClaimState, event: Answer, now: Instant) -> Result:
     if flight is None or term is None:
         return state, ()
     match event.appended:
-        case Won():
-            return _won(replace(state, store_at=_later(state.store_at, event.at)), term, flight, now)
+        case Won(at):
+            return _won(replace(state, store_at=_later(state.store_at, at)), term, flight, now)
         case Taken(data):
             if is_mine(data, flight):
                 return _won(state, term, flight, now)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from cronstable.core.clock import EpochSeconds, Seconds
-from cronstable.core.store import Appended
+from cronstable.core.store import Appended, Span
 
 CHUNK: Final = 50
 """Claims in one append, at most: what a crash between claim and spawn can lose (claims.md 6)."""
@@ -309,11 +309,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Numbers of the first and the last record according to the store, 0 for none; ``at``: its clock, wall seconds."""
+    """Where the log begins and ends, according to the store."""
 
-    first: int
-    last: int
-    at: float | None = None
+    span: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,10 +324,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How the append under way went. ``at``: the store's clock, wall seconds, where it told."""
+    """How the append under way went."""
 
     appended: Appended
-    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from cronstable.core.lease_values import (
     Release,
     Renew,
     Request,
+    Resign,
     Standing,
     Stop,
     Tick,
@@ -149,6 +150,8 @@ def step(state: LeaseState, event: Event, now: Instant) -> Result:
             after, commands = state, ()
         case Stop():
             after, commands = _stop(state)
+        case Resign(seconds):
+            after, commands = _resign(state, seconds, now), ()
         case _:
             assert_never(event)
     return _announce(after, commands, now)
@@ -190,6 +193,8 @@ def _retry_delay(state: LeaseState, jitter: float) -> Seconds:
 
 def _due(state: LeaseState, nonce: str, now: Instant) -> Request | Wait:
     by = now.boot + state.timing.op_timeout
+    if state.resigning and state.grant is not None:
+        return Release(state.grant, by)
     if state.failures == 0 and state.grant is None:
         over = _acquirable(state, now)
         if over is not None:
@@ -206,9 +211,8 @@ def _due(state: LeaseState, nonce: str, now: Instant) -> Request | Wait:
 
 def _opens_at(state: LeaseState, now: Instant) -> float | None:
     """When the lease can be tried for next, going by what was seen last."""
-    if state.vacant is not None:
-        return state.vacant_since
-    return takeover_at(state, now)
+    at = state.vacant_since if state.vacant is not None else takeover_at(state, now)
+    return None if at is None else max(at, state.abstain_until)
 
 
 def _acquirable(state: LeaseState, now: Instant) -> tuple[Seen | None] | None:
@@ -226,7 +230,7 @@ def _answered(state: LeaseState, observation: Observation | None, now: Instant) 
         return state, ()
     request = flight.request
     if isinstance(request, Release):
-        return replace(state, in_flight=None, grant=None, holder=None, phase=Phase.STOPPED), ()
+        return replace(_let_go(state, now), holder=None), ()
     if observation is None:
         return _failed(state, "the store answered nothing", now)
     late = now.boot > request.by
@@ -394,7 +398,7 @@ def _failed(state: LeaseState, detail: str, now: Instant) -> Result:
     after = _settle_unknown(state, flight.request)
     if isinstance(flight.request, Release):
         note = Note("release", Level.WARNING, f"the lease was not released and runs out by itself: {detail}")
-        return replace(after, in_flight=None, grant=None, phase=Phase.STOPPED), (note,)
+        return _let_go(after, now), (note,)
     return _again(after), (Note("round", Level.WARNING, detail),)
 
 
@@ -419,6 +423,26 @@ def _with_tried(grant: Grant, nonce: str) -> Grant:
     if nonce == grant.nonce:
         return grant
     return replace(grant, tried=(*grant.tried, nonce)[-REMEMBERED_NONCES:])
+
+
+def _resign(state: LeaseState, seconds: Seconds, now: Instant) -> LeaseState:
+    if state.phase is not Phase.RUNNING or state.grant is None:
+        return state
+    return replace(
+        state,
+        resigning=True,
+        abstain_until=now.boot + seconds,
+        deadline=None,
+        next_at=now.boot,
+        retry_due=False,
+        loss=Loss.RESIGNED,
+    )
+
+
+def _let_go(state: LeaseState, now: Instant) -> LeaseState:
+    """A release went out, whatever became of it."""
+    phase = state.phase if state.phase is Phase.RUNNING else Phase.STOPPED
+    return replace(state, in_flight=None, grant=None, resigning=False, next_at=now.boot, phase=phase)
 
 
 def _stop(state: LeaseState) -> Result:

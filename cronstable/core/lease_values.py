@@ -92,7 +92,14 @@ class Stop:
     """Let go. A request in flight was abandoned."""
 
 
-Event: TypeAlias = Ready | Answered | Failed | Cut | Tick | Stop
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """Let go of the term, and do not ask for the lease again for so many seconds."""
+
+    seconds: Seconds
+
+
+Event: TypeAlias = Ready | Answered | Failed | Cut | Tick | Stop | Resign
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------
@@ -155,6 +162,7 @@ class Loss(StrEnum):
     DEADLINE = "the deadline passed without a renewal"
     SHORT_TTL = "the store grants too short a ttl"
     STOPPED = "stopping"
+    RESIGNED = "this node is not fit to lead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +245,7 @@ class LeaseState:
     ``holder``: the last one known, None when the store said there is none or was never heard.
     ``vacant``, ``vacant_since``: that nobody holds it, and from when on it may be taken. ``doubt``: when it was last
     unreadable, until it reads again. ``unsettled``: nonces of acquisitions whose fate is unknown. ``leading`` and
-    ``quorate``: as last announced.
+    ``quorate``: as last announced. ``resigning``: the term is to be released; ``abstain_until``: and none asked for.
     """
 
     me: Holder
@@ -264,6 +272,8 @@ class LeaseState:
     loss: Loss | None = None
     leading: bool = False
     quorate: bool = False
+    resigning: bool = False
+    abstain_until: float = -math.inf
 
 
 def initial(me: Holder, timing: LeaseTiming, *, expires_itself: bool = False) -> LeaseState:

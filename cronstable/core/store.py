@@ -117,12 +117,14 @@ Observation: TypeAlias = Held | Seen | Vacant | Unreadable
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """The append landed under this term."""
+    """The append landed under this term. ``at``: the store's own clock then, wall seconds, None where it has none."""
+
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """That number exists already; ``record`` is what stands there, byte for byte."""
+    """That number exists already; ``record`` is what stands there, byte for byte, empty when it was trimmed away."""
 
     record: bytes
 
@@ -142,6 +144,19 @@ class Unknown:
     """No answer came: the write may have landed, or may land still."""
 
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a claim log begins and ends, as far as the store can tell: a hint, since a listing may lag.
+
+    ``first``, ``last``: numbers of the first record that was not trimmed away and of the last one, 0 for no log.
+    ``at``: the store's own clock, wall seconds, None where it has none.
+    """
+
+    first: int
+    last: int
+    at: float | None = None
 
 
 Appended: TypeAlias = Won | Taken | Fenced | Full | Unknown

@@ -15,7 +15,7 @@ from cronstable.core.events import Event
 from cronstable.core.hooks import JobEvent, Lateness
 from cronstable.core.job import Job, Json
 from cronstable.core.runs import Line, LiveRun, PendingRetry, Resources, RunRecord
-from cronstable.core.store import Appended, Grant, Holder, Observation, Seen
+from cronstable.core.store import Appended, Grant, Holder, Observation, Seen, Span
 from cronstable.core.view import ClusterView
 
 if TYPE_CHECKING:
@@ -472,22 +472,95 @@ class LeaseStore(Protocol):
 
 @runtime_checkable
 class ClaimLog(Protocol):
-    """Optional side of a ``LeaseStore``, capability OCCURRENCE_CLAIMS: numbered appends bound to a term."""
+    """Optional side of a ``LeaseStore``, capability OCCURRENCE_CLAIMS: numbered appends bound to a term.
+
+    Records are immutable and numbers are never used again, also after a trim. Only ``StoreUnavailable`` may be raised;
+    from ``append`` it means what ``Unknown`` means.
+    """
 
     async def append(self, grant: Grant, number: int, record: bytes) -> Appended:
-        """Create record ``number`` only if it is absent and only while the term of ``grant`` holds."""
+        """Create record ``number`` only if it is absent and only while the term of ``grant`` holds, in one step.
+
+        The term is told by holder and fence; a renewal may have changed the nonce since ``grant`` was taken. Numbers
+        that were trimmed away are ``Taken``.
+        """
         ...
 
     async def read(self, number: int) -> bytes | None:
         """Record ``number``, None when there is none."""
         ...
 
+    async def span(self) -> Span:
+        """Where the log begins and ends. A hint: what counts is whether a number can be created."""
+        ...
+
+    async def trim(self, grant: Grant, first: int) -> None:
+        """Let go of records below ``first`` while the term of ``grant`` holds: best effort, a bounded piece of work."""
+        ...
+
     async def put_entry(self, entry: bytes) -> None:
-        """Replace this process's entry of unfinished runs."""
+        """Replace this process's entry of unfinished runs; empty: remove it."""
         ...
 
     async def entries(self) -> Sequence[bytes]:
         """The entries of all processes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTerm:
+    """The term that this process holds. ``fence``: the lease's own, which tells terms apart.
+
+    ``returned``: run ids that the holder before claimed, did not start, and gave back when it let go.
+    """
+
+    fence: int
+    returned: tuple[str, ...] = ()
+
+
+class Claims(Protocol):
+    """The claim log as the host uses it: bound to the term of this process, one writer together with the lease.
+
+    None of these raises: what the store cannot answer is ``Unknown`` or None.
+    """
+
+    @property
+    def term(self) -> HeldTerm | None:
+        """The term held now, whether or not its deadline has passed; None while there is none."""
+        ...
+
+    async def append(self, number: int, record: bytes) -> Appended:
+        """See ``ClaimLog.append``; ``Fenced`` without a term."""
+        ...
+
+    async def read(self, number: int) -> tuple[bytes | None] | None:
+        """What ``ClaimLog.read`` answered, in a tuple; None when it did not."""
+        ...
+
+    async def span(self) -> Span | None:
+        """See ``ClaimLog.span``."""
+        ...
+
+    async def trim(self, first: int) -> None:
+        """See ``ClaimLog.trim``."""
+        ...
+
+    def give_back(self, run_ids: Sequence[str]) -> None:
+        """Write these into the very write that releases the lease (claims.md 7)."""
+        ...
+
+    async def stand_down(self, seconds: Seconds) -> None:
+        """Let go of the lease and do not ask for it again for so long, so that a fitter node may have it."""
+        ...
+
+
+@runtime_checkable
+class Claimant(Protocol):
+    """Optional side of an ``Election`` on a store that keeps claims."""
+
+    @property
+    def claims(self) -> Claims | None:
+        """The claim log, None when this election has none."""
         ...
 
 

@@ -35,15 +35,26 @@ from cronstable.core.lease_values import (
     Release,
     Renew,
     Request,
+    Resign,
     Stop,
     Tick,
     Wait,
     initial,
 )
-from cronstable.core.store import Holder, Observation, StoreUnavailable
+from cronstable.core.store import Grant, Held, Holder, Observation, StoreUnavailable, Vacant
 from cronstable.core.view import ClusterView, LeaseView
 from cronstable.plugin.descriptors import Capability
-from cronstable.plugin.protocols import ElectionContext, Host, LeaseStore, RebootMarks, Started
+from cronstable.plugin.protocols import (
+    ClaimLog,
+    Claims,
+    ElectionContext,
+    HeldTerm,
+    Host,
+    LeaseStore,
+    RebootMarks,
+    Started,
+)
+from cronstable.runtime.claim_door import ClaimDoor
 from cronstable.runtime.reboot_marks import MarksLedger, MemoryLedger
 
 LeaseField: TypeAlias = "tuple[str, str | int | None]"
@@ -91,12 +102,17 @@ class LeaseBackend:
         self._log = Complaints(host, context.backend)
         self._change: anyio.Event | None = None
         self._rescheduled = anyio.Event()
+        self._sleep = anyio.CancelScope()
         self._store_free = anyio.Lock()
         self._ledger: MarksLedger | MemoryLedger = (
             MarksLedger(store, context.job_set_id, host, timing.op_timeout)
             if isinstance(store, RebootMarks)
             else MemoryLedger(context.job_set_id)
         )
+        keeps = isinstance(store, ClaimLog) and Capability.OCCURRENCE_CLAIMS in capabilities
+        self._door = ClaimDoor(store, self, host, timing.op_timeout) if keeps and isinstance(store, ClaimLog) else None
+        self._seen_returned: tuple[str, ...] = ()
+        self._inherited: tuple[int, tuple[str, ...]] = (-1, ())
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 
@@ -140,6 +156,38 @@ class LeaseBackend:
                 return False
             return await self._ledger.mark(state.grant, job)
 
+    # -- claims -------------------------------------------------------------------------------------------------------
+
+    @property
+    def claims(self) -> Claims | None:
+        """The claim log of the term held, None when the store keeps none."""
+        return self._door
+
+    @property
+    def grant(self) -> Grant | None:
+        """The term held now, also when it may not be acted on; None while there is none."""
+        return None if self._state.resigning else self._state.grant
+
+    @property
+    def term(self) -> HeldTerm | None:
+        """See ``Claims.term``."""
+        grant = self.grant
+        if grant is None:
+            return None
+        fence, returned = self._inherited
+        return HeldTerm(grant.fence, returned if fence == grant.fence else ())
+
+    @property
+    def store_free(self) -> anyio.Lock:
+        """Held by whoever asks the store for something: one writer at a time (claims.md 9)."""
+        return self._store_free
+
+    async def stand_down(self, seconds: Seconds) -> None:
+        """Let go of the lease, and leave it to others for ``seconds``."""
+        async with self._store_free:
+            self._step(Resign(seconds))
+            self._sleep.cancel()
+
     # -- the task -----------------------------------------------------------------------------------------------------
 
     async def run(self, host: Host, *, task_status: Started) -> None:
@@ -174,22 +222,44 @@ class LeaseBackend:
     async def _turn(self) -> bool:
         """Do the next thing; False when there is nothing left to do."""
         ids = self._host.ids
-        commands = self._step(Ready(ids.token(8), ids.token(6), self._host.rng.random()))
-        for command in commands:
-            match command:
-                case Wait(until):
-                    await self._host.clock.sleep(max(until - self._host.clock.now().boot, SHORTEST_WAIT))
-                case Acquire() | Renew() | Observe() | Release():
-                    async with self._store_free:
+        wait: Wait | None = None
+        # The deadline of a request is counted from here on, so the store must be free before.
+        async with self._store_free:
+            for command in self._step(Ready(ids.token(8), ids.token(6), self._host.rng.random())):
+                match command:
+                    case Wait():
+                        wait = command
+                    case Acquire() | Renew() | Observe() | Release():
                         event = await self._ask(command)
-                    self._step(event)
-                case Finished():
-                    return False
-                case Gained() | Lost() | Quorum() | Note():
-                    pass
-                case _:
-                    assert_never(command)
+                        self._note_returned(command, event)
+                        self._step(event)
+                    case Finished():
+                        return False
+                    case Gained() | Lost() | Quorum() | Note():
+                        pass
+                    case _:
+                        assert_never(command)
+        if wait is not None:
+            await self._rest(wait.until)
         return True
+
+    async def _rest(self, until: float) -> None:
+        with anyio.CancelScope() as self._sleep:
+            await self._host.clock.sleep(max(until - self._host.clock.now().boot, SHORTEST_WAIT))
+
+    def _note_returned(self, request: Request, event: Event) -> None:
+        """Remember what a released lease gives back, for the term that is won right after."""
+        if not isinstance(event, Answered):
+            return
+        match event.observation:
+            case Vacant(returned=returned):
+                self._seen_returned = returned
+            case Held(grant):
+                if isinstance(request, Acquire):
+                    self._inherited = (grant.fence, self._seen_returned if request.over is None else ())
+                self._seen_returned = ()
+            case _:
+                self._seen_returned = ()
 
     async def _ask(self, request: Request) -> Event:
         cut = request.cut if isinstance(request, Observe) else None
@@ -216,7 +286,7 @@ class LeaseBackend:
             case Observe():
                 return store.observe()
             case Release(grant):
-                return store.release(grant, ())
+                return store.release(grant, self._door.returned if self._door is not None else ())
             case _:
                 assert_never(request)
 

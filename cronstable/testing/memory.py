@@ -14,15 +14,20 @@ import anyio.lowlevel
 
 from cronstable.core.clock import Clock, Seconds
 from cronstable.core.store import (
+    Appended,
+    Fenced,
     Grant,
     Held,
     Holder,
     LeaseRecord,
     Observation,
     Seen,
+    Span,
     StoreUnavailable,
+    Taken,
     Unreadable,
     Vacant,
+    Won,
 )
 
 
@@ -53,6 +58,9 @@ class MemoryLease:
     last_fence: int = 0
     writes: int = 0
     marks: dict[tuple[str, str], str] = field(default_factory=dict)
+    records: dict[int, bytes] = field(default_factory=dict)
+    low: int = 0
+    entries: dict[int, bytes] = field(default_factory=dict)
 
     def write(self, record: LeaseRecord) -> LeaseRecord:
         """Put ``record`` there under a new mark."""
@@ -82,9 +90,10 @@ async def _no_fault(point: Point, operation: str) -> None:
 
 
 class MemoryLeaseStore:
-    """One process's handle on a ``MemoryLease``. Also ``RebootMarks``. Nothing happens between check and write.
+    """One process's handle on a ``MemoryLease``, its marks and its claims. Nothing happens between check and write.
 
-    ``clock``: given, records carry a wall expiry. ``at``: the fault points. ``granted``: the longest ttl it grants.
+    ``clock``: given, records carry a wall expiry, and the claim log tells its time. ``at``: the fault points.
+    ``granted``: the longest ttl it grants.
     """
 
     def __init__(
@@ -134,6 +143,70 @@ class MemoryLeaseStore:
             created = self.lease.marks.setdefault((job_set_id, job), nonce) == nonce
         await self.at(Point.BEFORE_ANSWER, "mark_reboot")
         return created
+
+    async def append(self, grant: Grant, number: int, record: bytes) -> Appended:
+        """See ``ClaimLog.append``."""
+        await self.at(Point.BEFORE_COMMIT, "append")
+        answer = self.commit_append(grant, number, record)
+        await self.at(Point.BEFORE_ANSWER, "append")
+        await self.at(Point.AFTER_ANSWER, "append")
+        return answer
+
+    async def read(self, number: int) -> bytes | None:
+        """See ``ClaimLog.read``."""
+        await self.at(Point.BEFORE_COMMIT, "read")
+        return self.lease.records.get(number)
+
+    async def span(self) -> Span:
+        """See ``ClaimLog.span``."""
+        await self.at(Point.BEFORE_COMMIT, "span")
+        records = self.lease.records
+        return Span(min(records, default=self.lease.low), max(records, default=max(0, self.lease.low - 1)), self.wall())
+
+    async def trim(self, grant: Grant, first: int) -> None:
+        """See ``ClaimLog.trim``."""
+        await self.at(Point.BEFORE_COMMIT, "trim")
+        self.commit_trim(grant, first)
+
+    async def put_entry(self, entry: bytes) -> None:
+        """See ``ClaimLog.put_entry``."""
+        await self.at(Point.BEFORE_COMMIT, "put_entry")
+        self.lease.entries.pop(id(self), None)
+        if entry:
+            self.lease.entries[id(self)] = entry
+
+    async def entries(self) -> Sequence[bytes]:
+        """See ``ClaimLog.entries``."""
+        await self.at(Point.BEFORE_COMMIT, "entries")
+        return tuple(self.lease.entries.values())
+
+    def wall(self) -> float:
+        """The store's clock; it stands at 0 when none was given."""
+        return self.clock.now().wall if self.clock is not None else 0.0
+
+    def holds(self, grant: Grant) -> bool:
+        """Whether the term of ``grant`` is the one that stands."""
+        stands = self.lease.look()
+        if not isinstance(stands, Seen):
+            return False
+        return (stands.record.holder, stands.record.fence) == (grant.holder, grant.fence)
+
+    def commit_append(self, grant: Grant, number: int, record: bytes) -> Appended:
+        """The atomic step of ``append``."""
+        if not self.holds(grant):
+            return Fenced()
+        if number < self.lease.low:
+            return Taken(b"")
+        if number in self.lease.records:
+            return Taken(self.lease.records[number])
+        self.lease.records[number] = record
+        return Won(self.wall())
+
+    def commit_trim(self, grant: Grant, first: int) -> None:
+        """The atomic step of ``trim``."""
+        if self.holds(grant):
+            self.lease.low = max(self.lease.low, first)
+            self.lease.records = {n: record for n, record in self.lease.records.items() if n >= self.lease.low}
 
     async def _write(self, operation: str, commit: Callable[[], Observation]) -> Observation:
         await self.at(Point.BEFORE_COMMIT, operation)

@@ -10,7 +10,19 @@ from typing import Final
 import anyio.lowlevel
 
 from cronstable.core.clock import Seconds
-from cronstable.core.store import Grant, Held, Holder, Observation, Seen, StoreUnavailable, Unreadable, Vacant
+from cronstable.core.store import (
+    Appended,
+    Grant,
+    Held,
+    Holder,
+    Observation,
+    Seen,
+    StoreUnavailable,
+    Taken,
+    Unreadable,
+    Vacant,
+    Won,
+)
 from cronstable.testing.memory import MemoryLeaseStore
 
 
@@ -314,3 +326,127 @@ PLANTED_MARK_BUGS: Final[Mapping[str, type[MemoryLeaseStore]]] = MappingProxyTyp
     {kind.__name__: kind for kind in (MarksEverythingAgain, MarksWithoutScope, MarksAfterItsTerm, MarksByPresence)}
 )
 """The same for ``RebootMarksContract``."""
+
+
+class AppendsOverOthers(MemoryLeaseStore):
+    """A record replaces whatever has its number."""
+
+    def commit_append(self, grant: Grant, number: int, record: bytes) -> Appended:
+        if self.holds(grant):
+            self.lease.records.pop(number, None)
+        return super().commit_append(grant, number, record)
+
+
+class AppendsWithoutTheTerm(MemoryLeaseStore):
+    """Whoever has the number may append, also when the term is over."""
+
+    def holds(self, grant: Grant) -> bool:
+        return True
+
+
+class AppendsByToken(MemoryLeaseStore):
+    """The same process in a later term passes for the earlier one."""
+
+    def holds(self, grant: Grant) -> bool:
+        stands = self.lease.look()
+        return isinstance(stands, Seen) and stands.record.holder == grant.holder
+
+
+class AppendsByNonce(MemoryLeaseStore):
+    """A renewal in between makes the term look foreign."""
+
+    def holds(self, grant: Grant) -> bool:
+        stands = self.lease.look()
+        return isinstance(stands, Seen) and grant.owns(stands.record)
+
+
+class AppendsAtTheEnd(MemoryLeaseStore):
+    """The number that was asked for does not matter."""
+
+    def commit_append(self, grant: Grant, number: int, record: bytes) -> Appended:
+        return super().commit_append(grant, max(self.lease.records, default=0) + 1, record)
+
+
+class SaysWonForTaken(MemoryLeaseStore):
+    """Everything that is in the log counts as landed."""
+
+    def commit_append(self, grant: Grant, number: int, record: bytes) -> Appended:
+        answer = super().commit_append(grant, number, record)
+        return Won(self.wall()) if number in self.lease.records else answer
+
+
+class AnswersWithItsOwnRecord(MemoryLeaseStore):
+    """What it says stands there is what it was asked to put there."""
+
+    def commit_append(self, grant: Grant, number: int, record: bytes) -> Appended:
+        answer = super().commit_append(grant, number, record)
+        return replace(answer, record=record) if isinstance(answer, Taken) else answer
+
+
+class FreesTrimmedNumbers(MemoryLeaseStore):
+    """What was trimmed away can be written again."""
+
+    def commit_trim(self, grant: Grant, first: int) -> None:
+        super().commit_trim(grant, first)
+        self.lease.low = 0
+
+
+class TrimsForAnybody(MemoryLeaseStore):
+    """A term that is over still trims."""
+
+    def commit_trim(self, grant: Grant, first: int) -> None:
+        self.lease.records = {n: record for n, record in self.lease.records.items() if n >= first}
+
+
+class TrimsTooMuch(MemoryLeaseStore):
+    """The record that was to stay goes too."""
+
+    def commit_trim(self, grant: Grant, first: int) -> None:
+        super().commit_trim(grant, first + 1)
+
+
+class KeepsClaimsInTheLease(MemoryLeaseStore):
+    """The log goes when the lease goes."""
+
+    def commit_acquire(self, me: Holder, ttl: Seconds, nonce: str, over: Seen | None) -> Observation:
+        self.lease.records = {}
+        return super().commit_acquire(me, ttl, nonce, over)
+
+
+class KnowsNoTime(MemoryLeaseStore):
+    """Appends do not say when they landed."""
+
+    def commit_append(self, grant: Grant, number: int, record: bytes) -> Appended:
+        answer = super().commit_append(grant, number, record)
+        return Won() if isinstance(answer, Won) else answer
+
+
+class SharesOneEntry(MemoryLeaseStore):
+    """The processes overwrite each other's entry."""
+
+    async def put_entry(self, entry: bytes) -> None:
+        self.lease.entries.clear()
+        await super().put_entry(entry)
+
+
+PLANTED_CLAIM_BUGS: Final[Mapping[str, type[MemoryLeaseStore]]] = MappingProxyType(
+    {
+        kind.__name__: kind
+        for kind in (
+            AppendsOverOthers,
+            AppendsWithoutTheTerm,
+            AppendsByToken,
+            AppendsByNonce,
+            AppendsAtTheEnd,
+            SaysWonForTaken,
+            AnswersWithItsOwnRecord,
+            FreesTrimmedNumbers,
+            TrimsForAnybody,
+            TrimsTooMuch,
+            KeepsClaimsInTheLease,
+            KnowsNoTime,
+            SharesOneEntry,
+        )
+    }
+)
+"""Claim logs that ``ClaimLogContract`` must catch, by name."""

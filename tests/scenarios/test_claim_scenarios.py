@@ -50,7 +50,7 @@ from cronstable.core.claim_values import (
     Wants,
 )
 from cronstable.core.clock import Instant
-from cronstable.core.store import Appended, Fenced, Full, Taken, Unknown, Won
+from cronstable.core.store import Appended, Fenced, Full, Span, Taken, Unknown, Won
 
 STORIES = sorted((Path(__file__).parent / "claims").glob("*.txt"))
 WINDOW = 60.0
@@ -141,7 +141,9 @@ class Teller:
 
     def on_arrive(self, at: float, node: str, words: list[str]) -> None:
         sender, number, data = self.late.pop(0)
-        self.told.append(f"record {number} of {sender} arrives late: {self.commit(sender, number, data)}")
+        self.told.append(
+            f"record {number} of {sender} arrives late: {type(self.commit(sender, number, data)).__name__.lower()}"
+        )
 
     def on_spawn(self, at: float, node: str, words: list[str]) -> None:
         for claim in self.claims(node, words):
@@ -180,19 +182,19 @@ class Teller:
 
     # -- the store
 
-    def commit(self, node: str, number: int, data: bytes) -> Appended:
+    def commit(self, node: str, number: int, data: bytes, at: float | None = None) -> Appended:
         if node not in self.holders:
             return Fenced()
         if number in self.log:
             return Taken(self.log[number])
         self.log[number] = data
-        return Won()
+        return Won(at)
 
     def obey(self, at: float, node: str, command: Command, fate: str) -> None:
         match command:
             case Look():
                 last = 0 if self.hidden else max(self.log, default=0)
-                self.feed(at, node, Looked(min(self.log, default=0), last, at))
+                self.feed(at, node, Looked(Span(min(self.log, default=0), last, at)))
             case Read(number):
                 for after in self.feed(at, node, Found(number, self.log.get(number))):
                     self.obey(at, node, after, "")
@@ -226,7 +228,7 @@ class Teller:
             case "full":
                 return Answer(Full())
             case _:
-                return Answer(self.commit(node, number, data), at)
+                return Answer(self.commit(node, number, data, at))
 
 
 def say_start(start: Start) -> str:

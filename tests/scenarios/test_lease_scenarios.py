@@ -34,6 +34,7 @@ from cronstable.core.lease_values import (
     Ready,
     Release,
     Renew,
+    Resign,
     Stop,
     Tick,
     Wait,
@@ -75,6 +76,8 @@ class Teller:
                 return Tick()
             case "stop":
                 return Stop()
+            case "resign":
+                return Resign(float(words[0]))
             case "done":
                 return Answered(None)
             case _:

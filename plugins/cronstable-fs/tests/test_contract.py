@@ -17,6 +17,7 @@ from cronstable.api import Holder, LeaseRecord, LeaseStore
 from cronstable.runtime.files import SystemFiles
 from cronstable.runtime.system import SystemClock, SystemIds
 from cronstable.runtime.threads import ThreadLanes
+from cronstable.testing.claims_contract import ClaimLogContract
 from cronstable.testing.election_contract import ElectionContract, LeaseWorld
 from cronstable.testing.host import FakeHost
 from cronstable.testing.lease_contract import LeaseStoreContract
@@ -79,6 +80,12 @@ class TestFilesystemLease(LeaseStoreContract):
 
 
 class TestFilesystemMarks(RebootMarksContract):
+    @pytest.fixture
+    def door(self, tmp_path: Path) -> Door:
+        return Door(tmp_path)
+
+
+class TestFilesystemClaims(ClaimLogContract):
     @pytest.fixture
     def door(self, tmp_path: Path) -> Door:
         return Door(tmp_path)

@@ -51,7 +51,7 @@ from cronstable.core.claim_values import (
 )
 from cronstable.core.clock import Instant
 from cronstable.core.schedule import Schedule
-from cronstable.core.store import Appended, Fenced, Taken, Unknown, Won
+from cronstable.core.store import Appended, Fenced, Span, Taken, Unknown, Won
 from cronstable.core.sweep import Claimable, Horizon, Local, Rules
 
 WINDOW = 60.0
@@ -185,7 +185,7 @@ class World:
         self.log[number] = data
         self.written[number] = self.t
         self.truth = claim_records.apply(self.truth, number, claim_records.decode(data))
-        return Won()
+        return Won(self.t)
 
     def append(self, node: Node, number: int, data: bytes) -> Answer:
         fate = self.rng.random()
@@ -197,14 +197,14 @@ class World:
         if fate < self.options.lost:
             self.late.append((node.term, number, data))
             return Answer(Unknown("late"))
-        return Answer(self.commit(node.term, number, data), self.t)
+        return Answer(self.commit(node.term, number, data))
 
     def look(self) -> Looked:
         last = max(self.log, default=0)
         if self.rng.random() < self.options.stale:
             last = max(0, last - self.rng.randrange(1, 6))
             last = max([last, *(n for n, at in self.written.items() if self.t - at >= HIDDEN)])
-        return Looked(min(1, last), last, self.t)
+        return Looked(Span(min(1, last), last, self.t))
 
     def read(self, number: int) -> Found:
         data = self.log.get(number)
@@ -445,7 +445,7 @@ Plant = Callable[[pytest.MonkeyPatch], Options]
 
 def ignores_the_append_result(patch: pytest.MonkeyPatch) -> Options:
     real = claim_log._answered
-    patch.setattr(claim_log, "_answered", lambda state, event, now: real(state, Answer(Won(), event.at), now))
+    patch.setattr(claim_log, "_answered", lambda state, event, now: real(state, Answer(Won()), now))
     return Options()
 
 

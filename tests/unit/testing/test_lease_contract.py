@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cronstable.testing.claims_contract import ClaimLogContract
 from cronstable.testing.kit import excused, tampered
 from cronstable.testing.lease_contract import LeaseStoreContract
 from cronstable.testing.marks_contract import RebootMarksContract
@@ -17,6 +18,12 @@ class TestMemoryLease(LeaseStoreContract):
 
 
 class TestMemoryMarks(RebootMarksContract):
+    @pytest.fixture
+    def door(self) -> MemoryDoor:
+        return MemoryDoor()
+
+
+class TestMemoryClaims(ClaimLogContract):
     @pytest.fixture
     def door(self) -> MemoryDoor:
         return MemoryDoor()

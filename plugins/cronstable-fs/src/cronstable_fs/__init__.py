@@ -18,7 +18,9 @@ def cronstable_election_backends() -> Iterable[ElectionBackend]:
         name="filesystem",
         factory="cronstable_fs.backend:make",
         schema=_schema(),
-        capabilities=frozenset({Capability.LEASE, Capability.FENCED, Capability.REBOOT_MARKS}),
+        capabilities=frozenset(
+            {Capability.LEASE, Capability.FENCED, Capability.REBOOT_MARKS, Capability.OCCURRENCE_CLAIMS}
+        ),
         parse=parse,
     )
 

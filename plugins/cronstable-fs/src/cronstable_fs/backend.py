@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from cronstable.api import Capability, ClusterView, ElectionContext, Host, PluginError, Started
+from cronstable.api import Capability, Claims, ClusterView, ElectionContext, Host, PluginError, Started
 from cronstable.leadership import LeaseBackend, LeaseTiming
 from cronstable_fs.layout import Layout
 from cronstable_fs.lease import LANE, FilesystemLeaseStore
 from cronstable_fs.probe import Findings, examine
 from cronstable_fs.settings import FilesystemSettings
 
-CAPABILITIES = frozenset({Capability.LEASE, Capability.FENCED, Capability.REBOOT_MARKS})
+CAPABILITIES = frozenset({Capability.LEASE, Capability.FENCED, Capability.REBOOT_MARKS, Capability.OCCURRENCE_CLAIMS})
 
 OWN_SHARE = 0.9
 """Of the driver's deadline for one request: the store gives up first, since it can say what it was waiting for."""
@@ -26,7 +26,7 @@ def make(context: ElectionContext, host: Host) -> FilesystemElection:
 
 
 class FilesystemElection:
-    """An ``Election`` and ``RebootLedger``: ``LeaseBackend``, started only over a directory whose locks are real."""
+    """``Election``, ``RebootLedger`` and ``Claimant``: ``LeaseBackend``, only over a directory whose locks are real."""
 
     def __init__(
         self, context: ElectionContext, host: Host, settings: FilesystemSettings, platform: str = sys.platform
@@ -68,6 +68,11 @@ class FilesystemElection:
     async def mark_reboot_ran(self, job: str) -> bool:
         """See ``RebootLedger.mark_reboot_ran``."""
         return await self._lease.mark_reboot_ran(job)
+
+    @property
+    def claims(self) -> Claims | None:
+        """See ``Claimant.claims``."""
+        return self._lease.claims
 
     async def run(self, host: Host, *, task_status: Started) -> None:
         """See ``Election.run``. Raises ``PluginError`` before it starts over locks that are fiction."""

@@ -44,6 +44,8 @@ class Layout:
     leases: str
     tmp: str
     reboot: str
+    claims: str
+    entries: str
     lease: str
     lock: str
 
@@ -58,6 +60,8 @@ class Layout:
             leases=leases,
             tmp=os.path.join(root, "tmp"),
             reboot=os.path.join(root, "reboot"),
+            claims=os.path.join(root, "claims", encode_name(election)),
+            entries=os.path.join(root, "entries", encode_name(election)),
             lease=f"{lease}.lease",
             lock=f"{lease}.lock",
         )

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar, assert_never
 
 from cronstable.api import (
+    Appended,
+    Fenced,
     Grant,
     Held,
     Holder,
@@ -18,11 +20,13 @@ from cronstable.api import (
     Observation,
     Seconds,
     Seen,
+    Span,
     StoreUnavailable,
     Unreadable,
     Vacant,
 )
 from cronstable_fs import disk, record
+from cronstable_fs.claims import ClaimShelf
 from cronstable_fs.layout import Layout
 from cronstable_fs.reboot import RebootShelf
 from cronstable_fs.section import BUSY, Attempt, LockLostError, Section, TooLateError
@@ -45,7 +49,7 @@ class _Failed:
 
 
 class FilesystemLeaseStore:
-    """``LeaseStore`` and ``RebootMarks`` over a directory. One instance per process and lease.
+    """``LeaseStore``, ``RebootMarks`` and ``ClaimLog`` over a directory. One instance per process and lease.
 
     ``ttl`` stands in for records whose writer stored none. ``op_timeout``: seconds one call may take, lock included.
     Of the file nothing is remembered between two calls, no descriptor, no inode, no content, but the highest fence.
@@ -68,6 +72,8 @@ class FilesystemLeaseStore:
         self._op_timeout = op_timeout
         self._platform = platform
         self._shelf = RebootShelf(host.fs, layout)
+        self._claims = ClaimShelf(host.fs, layout)
+        self._entry = host.ids.token(6)
         self._seen_root = False
         self._prune_due = False
         self._lost: tuple[str, int] | None = None
@@ -164,12 +170,7 @@ class FilesystemLeaseStore:
         """See ``RebootMarks.mark_reboot``. Also False when the term of ``grant`` is over."""
 
         def body(section: Section) -> bool:
-            standing = self._decode(section.read())
-            if not isinstance(standing, Seen) or self._is_lost(grant):
-                return False
-            found = standing.record
-            # Not ``owns``: a renewal may have changed the nonce since ``grant`` was taken, and link() needs none.
-            if found.holder.token != grant.holder.token or found.fence != grant.fence:
+            if not self._holds(section, grant):
                 return False
             return self._shelf.create(section, grant, job_set_id, job, nonce)
 
@@ -185,7 +186,68 @@ class FilesystemLeaseStore:
         except StoreUnavailable as error:
             self._host.log.debug("cluster: old reboot marks stay for now: %s", error)
 
+    # -- ClaimLog
+
+    async def append(self, grant: Grant, number: int, record: bytes) -> Appended:
+        """See ``ClaimLog.append``.
+
+        A name that landed while the lease went to somebody else stays: it comes before whatever that term appends, so
+        that term reads it before it starts anything.
+        """
+
+        def body(section: Section) -> Appended:
+            if not self._holds(section, grant):
+                return Fenced()
+            answer = self._claims.create(section, number, record)
+            return answer if self._holds(section, grant) else Fenced()
+
+        return await self._locked("append to the claim log", body)
+
+    async def read(self, number: int) -> bytes | None:
+        """See ``ClaimLog.read``."""
+        return await self._unlocked("read the claim log", lambda: self._claims.read(number))
+
+    async def span(self) -> Span:
+        """See ``ClaimLog.span``."""
+        name = f"{self._host.ids.token()}.tmp"
+        return await self._unlocked("look at the claim log", lambda: self._claims.span(name))
+
+    async def trim(self, grant: Grant, first: int) -> None:
+        """See ``ClaimLog.trim``."""
+
+        def body(section: Section) -> bool:
+            holds = self._holds(section, grant)
+            if holds:
+                self._claims.raise_low(section, first)
+            return holds
+
+        if await self._locked("trim the claim log", body):
+            await self._unlocked("trim the claim log", self._claims.remove_below_low)
+
+    async def put_entry(self, entry: bytes) -> None:
+        """See ``ClaimLog.put_entry``."""
+        temporary = self._layout.temporary(self._host.ids.token())
+        wall = self._host.clock.now().wall
+        await self._unlocked(
+            "write the unfinished runs", lambda: self._claims.put_entry(self._entry, temporary, entry, wall)
+        )
+
+    async def entries(self) -> Sequence[bytes]:
+        """See ``ClaimLog.entries``."""
+        return await self._unlocked("read the unfinished runs", self._claims.entries)
+
     # -- inside a section
+
+    def _holds(self, section: Section, grant: Grant) -> bool:
+        """Whether the lease still stands in the name of ``grant``'s term.
+
+        Not ``owns``: a renewal may have changed the nonce since ``grant`` was taken, and link() needs none.
+        """
+        standing = self._decode(section.read())
+        if not isinstance(standing, Seen) or self._is_lost(grant):
+            return False
+        found = standing.record
+        return found.holder.token == grant.holder.token and found.fence == grant.fence
 
     def _decode(self, data: bytes | None) -> Seen | Vacant | Unreadable:
         found = record.decode(data, self._election, self._ttl)
@@ -296,7 +358,8 @@ class FilesystemLeaseStore:
     # -- directories
 
     def _make_directories(self) -> None:
-        for directory in (self._layout.leases, self._layout.tmp, self._layout.reboot):
+        layout = self._layout
+        for directory in (layout.leases, layout.tmp, layout.reboot, layout.claims, layout.entries):
             self._host.fs.makedirs(directory, 0o700)
         self._seen_root = True
 

@@ -146,6 +146,38 @@ class Section:
         disk.sync_directory(self._fs, directory, self._platform)
         return disk.read_file(self._fs, path, MAX_BYTES)
 
+    def name(self, directory: str, path: str, data: bytes) -> bytes | None:
+        """Like ``create``, by ``link()`` and nothing else: a mount without hard links is an error here.
+
+        A rename in its place would put our bytes over those of another node whose lock was lost.
+        """
+        disk.create_file(self._fs, self._temporary, data)
+        try:
+            self._prove_lock(written=False)
+            self._attempt.commit()
+            with contextlib.suppress(FileExistsError):
+                self._fs.link(self._temporary, path)
+        finally:
+            disk.unlink_quietly(self._fs, self._temporary)
+        disk.sync_directory(self._fs, directory, self._platform)
+        return disk.read_file(self._fs, path, MAX_BYTES)
+
+    def put(self, directory: str, path: str, data: bytes) -> None:
+        """Replace ``path`` by ``data``. Durable."""
+        disk.create_file(self._fs, self._temporary, data)
+        try:
+            self._prove_lock(written=False)
+            self._attempt.commit()
+            self._fs.replace(self._temporary, path)
+        finally:
+            disk.unlink_quietly(self._fs, self._temporary)
+        disk.sync_directory(self._fs, directory, self._platform)
+
+    @property
+    def written(self) -> bool:
+        """Whether a link or a rename was at least tried."""
+        return self._attempt.written
+
     def publish_new(self, source: str, target: str) -> None:
         """Name ``source`` ``target`` if that is free. Whether it was, the read-back tells, not the answer.
 

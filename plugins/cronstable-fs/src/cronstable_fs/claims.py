@@ -1,0 +1,135 @@
+"""The claim log: one file per record, named by its number, created by ``link()`` and never written again (claims.md 1).
+
+A record is in the log when its name is; who has the name is decided by the file server, not by a listing, a lock or a
+clock. The lock and the lease are looked at as well, so that a term that is over is told so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os.path
+from typing import Final
+
+from cronstable.api import Appended, FileSystem, Full, Span, Taken, Won
+from cronstable_fs import disk
+from cronstable_fs.layout import Layout
+from cronstable_fs.record import MAX_BYTES
+from cronstable_fs.section import Section
+
+LOW: Final = "low"
+"""The file with the lowest number that was not trimmed away."""
+DIGITS: Final = 12
+TRIM: Final = 200
+"""Records removed by one trim."""
+STALE_ENTRY: Final = 86_400.0
+"""Seconds after which the entry of a process that is gone is removed by whoever writes its own."""
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class ClaimShelf:
+    """The records and the entries of one lease. Blocking: for threads only. All methods raise ``OSError``."""
+
+    def __init__(self, fs: FileSystem, layout: Layout) -> None:
+        self._fs = fs
+        self._layout = layout
+
+    # -- records
+
+    def create(self, section: Section, number: int, data: bytes) -> Appended:
+        """Give record ``number`` its name, inside a locked section of the term that claims."""
+        if number < self.low():
+            return Taken(b"")
+        path = self._path(number)
+        try:
+            found = section.name(self._layout.claims, path, data)
+        except OSError as error:
+            if error.errno in _NO_ROOM and not section.written:
+                return Full()
+            raise
+        if found != data:
+            return Taken(found or b"")
+        return Won(self._fs.mtime(path))
+
+    def read(self, number: int) -> bytes | None:
+        """Record ``number``."""
+        return disk.read_file(self._fs, self._path(number), MAX_BYTES)
+
+    def span(self, temporary: str) -> Span:
+        """Where the log begins and ends; ``temporary``: a name for a file of no content.
+
+        That file tells the server's clock, and a change of ours to the directory makes an NFS client look at it anew.
+        """
+        path = os.path.join(self._layout.claims, temporary)
+        disk.create_file(self._fs, path, b"")
+        try:
+            at = self._fs.mtime(path)
+            numbers, low = self._numbers(), self.low()
+        finally:
+            disk.unlink_quietly(self._fs, path)
+        if not numbers:
+            # A log of which nothing is left but how far it was trimmed: the next number is not free to choose.
+            return Span(low, max(0, low - 1), at)
+        return Span(max(low, min(numbers)), max(numbers), at)
+
+    def low(self) -> int:
+        """The lowest number that was not trimmed away, 0 when none was."""
+        data = disk.read_file(self._fs, os.path.join(self._layout.claims, LOW), MAX_BYTES)
+        if data is None:
+            return 0
+        try:
+            return int(data)
+        except ValueError:
+            raise OSError(errno.EBADMSG, "the claim log's file 'low' is damaged") from None
+
+    def raise_low(self, section: Section, first: int) -> None:
+        """Before anything is removed: a number that is gone must not be free again."""
+        if first > self.low():
+            section.put(self._layout.claims, os.path.join(self._layout.claims, LOW), b"%d\n" % first)
+
+    def remove_below_low(self) -> None:
+        """Remove some of what was trimmed away."""
+        low = self.low()
+        for number in sorted(self._numbers())[:TRIM]:
+            if number >= low:
+                return
+            disk.unlink_quietly(self._fs, self._path(number))
+
+    def _numbers(self) -> list[int]:
+        return [int(name) for name in self._fs.listdir(self._layout.claims) if len(name) == DIGITS and name.isdigit()]
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._layout.claims, f"{number:0{DIGITS}d}")
+
+    # -- entries
+
+    def put_entry(self, name: str, temporary: str, data: bytes, wall: float) -> None:
+        """Replace the entry ``name``; nothing to say removes it."""
+        path = os.path.join(self._layout.entries, name)
+        if not data:
+            disk.unlink_quietly(self._fs, path)
+            return
+        disk.create_file(self._fs, temporary, data)
+        try:
+            self._fs.replace(temporary, path)
+        except OSError:
+            disk.unlink_quietly(self._fs, temporary)
+            raise
+        for other in self._fs.listdir(self._layout.entries):
+            self._forget_stale(os.path.join(self._layout.entries, other), wall)
+
+    def _forget_stale(self, path: str, wall: float) -> None:
+        try:
+            if self._fs.mtime(path) < wall - STALE_ENTRY:
+                disk.unlink_quietly(self._fs, path)
+        except FileNotFoundError:
+            return
+
+    def entries(self) -> list[bytes]:
+        """What all processes say."""
+        found = []
+        for name in sorted(self._fs.listdir(self._layout.entries)):
+            data = disk.read_file(self._fs, os.path.join(self._layout.entries, name), MAX_BYTES)
+            if data is not None:
+                found.append(data)
+        return found

@@ -1,0 +1,213 @@
+"""The claim log under faults: at every single call of an append the process fails, dies, or loses its lock."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cronstable.api import Fenced, Full, Held, Seen, StoreUnavailable, Taken, Won
+
+MOST_CALLS = 80
+RECORD = b'{"n":"mine"}'
+OTHER = b'{"n":"theirs"}'
+
+
+class Case:
+    """Node ``a`` leads and is about to append number 2; ``b`` looks on."""
+
+    def __init__(self, share: Any, run: Callable[[Any], Any]) -> None:
+        self.share, self.run = share, run
+        self.a, self.b = share.node("a"), share.node("b")
+        self.grant = self.a.win()
+        assert isinstance(self.append(b"first", 1), Won)
+        self.b.observe()
+        self.start = len(self.a.disk.calls)
+
+    def append(self, data: bytes = RECORD, number: int = 2) -> Any:
+        return self.run(self.a.store.append(self.grant, number, data))
+
+    def standing(self) -> bytes | None:
+        found: bytes | None = self.run(self.b.store.read(2))
+        return found
+
+    def struck(self, step: int) -> bool:
+        return len(self.a.disk.calls) >= self.start + step
+
+    def succeed(self) -> Any:
+        """``b`` takes over, by the lease alone."""
+        standing = self.b.observe()
+        answer = self.b.acquire(over=standing if isinstance(standing, Seen) else None)
+        assert isinstance(answer, Held)
+        return answer.grant
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self.a.layout.claims))
+
+
+def test_a_call_that_fails_once_leaves_the_record_or_none_and_an_honest_answer(
+    make_share: Callable[[], Any], fail_at: Any, errnos: tuple[int, ...], run: Any
+) -> None:
+    for code in (*errnos, errno.EDQUOT):
+        for step in range(1, MOST_CALLS):
+            case = Case(make_share(), run)
+            fail_at(case.a.disk, step, code)
+            answer: Any = None
+            ambiguous = False
+            try:
+                answer = case.append()
+            except StoreUnavailable as error:
+                ambiguous = error.ambiguous
+            struck = case.struck(step)
+            case.a.disk.before = lambda n, name: None
+            where = f"errno {code} at call {step}, {case.a.disk.calls[case.start :]}: {answer}"
+            assert case.standing() in (None, RECORD), where
+            if isinstance(answer, Won):
+                assert case.standing() == RECORD, where
+            elif not ambiguous:
+                assert case.standing() is None, where
+            # Sent again, the same bytes come to the same place, whatever became of them before.
+            again = case.append()
+            assert isinstance(again, Won) or again == Taken(RECORD), where
+            assert case.names() == ["000000000001", "000000000002"], where
+            assert case.a.disk.fds == set(), where
+            if not struck:
+                break
+        else:
+            raise AssertionError("an append makes more calls than this test looks at")
+
+
+@pytest.mark.parametrize("effective", [False, True], ids=["before the call", "after the call"])
+def test_a_process_that_dies_at_any_call_leaves_a_whole_record_or_none_and_its_successor_goes_on(
+    make_share: Callable[[], Any], die_at: Any, died: type[BaseException], run: Any, effective: bool
+) -> None:
+    seen = set()
+    for step in range(1, MOST_CALLS):
+        case = Case(make_share(), run)
+        die_at(case.a.disk, step, effective)
+        try:
+            case.append()
+        except died:
+            pass
+        else:
+            assert not case.struck(step)
+            break
+        landed = case.standing()
+        assert landed in (None, RECORD)
+        seen.add(landed)
+        grant = case.succeed()
+        answer = run(case.b.store.append(grant, 2, OTHER))
+        assert answer == (Taken(RECORD) if landed else Won(answer.at if isinstance(answer, Won) else None))
+        assert isinstance(run(case.b.store.append(grant, 3, OTHER)), Won)
+        assert run(case.b.store.span()).last == 3
+    else:
+        raise AssertionError("an append makes more calls than this test looks at")
+    assert seen == {None, RECORD}
+
+
+def test_a_lease_that_changes_hands_at_any_call_never_has_two_records_of_one_number(
+    make_share: Callable[[], Any], run: Any
+) -> None:
+    """The server forgets the lock; another node takes over and appends in the middle of our append."""
+    outcomes = set()
+    for step in range(1, MOST_CALLS):
+        case = Case(make_share(), run)
+        fired: list[Any] = []
+
+        def strike(n: int, name: str, case: Case = case, fired: list[Any] = fired, step: int = step) -> None:
+            if n == case.start + step and not fired:
+                fired.append(None)
+                case.share.server.forget()
+                grant = case.succeed()
+                fired[0] = run(case.b.store.append(grant, 2, OTHER))
+
+        case.a.disk.before = strike
+        answer: Any = None
+        try:
+            answer = case.append()
+        except StoreUnavailable as error:
+            answer = error
+        if not fired:
+            break
+        theirs = fired[0]
+        assert not (isinstance(answer, Won) and isinstance(theirs, Won)), f"call {step}: both won"
+        assert case.standing() == (OTHER if isinstance(theirs, Won) else RECORD)
+        if not isinstance(theirs, Won):
+            # Ours was first, and they know it. Whatever we were told, we may not start: the term is over.
+            assert theirs == Taken(RECORD)
+            assert not isinstance(answer, Won) or case.append() in (Fenced(), Taken(RECORD))
+        outcomes.add(type(theirs))
+    else:
+        raise AssertionError("an append makes more calls than this test looks at")
+    assert outcomes == {Won, Taken}
+
+
+def test_a_full_disk_is_full_and_the_next_append_works(share: Any, fail_at: Any, run: Any) -> None:
+    case = Case(share, run)
+    writes = [n for n, name in enumerate(case.a.disk.calls) if name == "write"]
+    assert writes
+    case.a.disk.before = lambda n, name: _no_room() if name == "write" else None
+    assert case.append() == Full()
+    assert case.standing() is None
+    case.a.disk.before = lambda n, name: None
+    assert isinstance(case.append(), Won)
+
+
+def _no_room() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_mount_without_hard_links_keeps_no_claims(share: Any, run: Any) -> None:
+    case = Case(share, run)
+
+    def refuse(n: int, name: str) -> None:
+        if name == "link":
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    case.a.disk.before = refuse
+    with pytest.raises(StoreUnavailable, match="not supported"):
+        case.append()
+    assert case.standing() is None
+
+
+def test_the_number_of_files_stays_bounded(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    for number in range(2, 700):
+        assert isinstance(case.append(b"record %d" % number, number), Won)
+        if number % 100 == 0:
+            run(case.a.store.trim(case.grant, number - 50))
+    assert len(case.names()) < 160
+    assert run(case.b.store.span()).first == 550
+    assert case.append(OTHER, 3) == Taken(b"")
+
+
+def test_a_log_of_which_only_the_low_mark_is_left_does_not_begin_anew(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    for number in range(2, 10):
+        case.append(b"x", number)
+    run(case.a.store.trim(case.grant, 6))
+    for name in case.names():
+        if name != "low":
+            os.unlink(os.path.join(case.a.layout.claims, name))
+    span = run(case.b.store.span())
+    assert (span.first, span.last) == (6, 5)
+    assert case.append(OTHER, 1) == Taken(b"")
+
+
+def test_the_store_tells_the_file_servers_time(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    case.a.disk.skew = 3600.0
+    at = run(case.a.store.span()).at
+    case.a.disk.skew = 0.0
+    assert at - run(case.a.store.span()).at == pytest.approx(3600, abs=60)
+
+
+def test_a_damaged_low_mark_stops_the_claims(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    with open(os.path.join(case.a.layout.claims, "low"), "wb") as file:
+        file.write(b"garbage")
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        case.append()
