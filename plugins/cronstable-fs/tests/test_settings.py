@@ -65,7 +65,12 @@ def test_all_mistakes_are_reported_at_once() -> None:
 def test_the_hook_describes_the_backend() -> None:
     (backend,) = cronstable_fs.cronstable_election_backends()
     assert (backend.name, backend.factory) == ("filesystem", "cronstable_fs.backend:make")
-    assert backend.capabilities == {Capability.LEASE, Capability.FENCED, Capability.REBOOT_MARKS}
+    assert backend.capabilities == {
+        Capability.LEASE,
+        Capability.FENCED,
+        Capability.REBOOT_MARKS,
+        Capability.OCCURRENCE_CLAIMS,
+    }
     assert backend.parse is parse
 
 
