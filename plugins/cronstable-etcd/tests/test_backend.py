@@ -180,6 +180,25 @@ def test_b42_an_etcd_that_is_away_for_less_than_the_margin_changes_no_leader(mod
     virtually(story)
 
 
+def test_a_keepalive_whose_answer_is_lost_costs_nothing_while_there_is_time(model: Any, elections: Any) -> None:
+    async def story() -> None:
+        async with elections(model(), "a", "b") as (a, b):
+            lost: list[float] = []
+
+            def lose(url: str, path: str, body: Any) -> None:
+                if path.endswith("keepalive") and len(lost) % 3:
+                    lost.append(0)
+                    raise TimeoutError("lost")
+                if path.endswith("keepalive"):
+                    lost.append(1)
+
+            a.line.after = lose
+            await always(lambda: a.leads and not b.leads, during=120)
+            assert lost.count(0) > 10
+
+    virtually(story)
+
+
 def test_l4_a_dead_etcd_is_asked_twice_a_second_at_most(model: Any, elections: Any) -> None:
     async def story() -> None:
         async with elections(model(), "a", "b") as nodes:

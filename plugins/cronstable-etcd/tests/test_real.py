@@ -13,11 +13,13 @@ from typing import Any
 import anyio
 import pytest
 import trustme
+from cronstable_etcd.backend import make
 from cronstable_etcd.gateway import Credentials
-from cronstable_etcd.settings import TlsFiles
+from cronstable_etcd.settings import TlsFiles, parse
 
 from cronstable.api import Grant, Held, Holder, PluginError, SecretSource, Seen, StoreUnavailable, Vacant
 from cronstable.runtime.system import SystemClock
+from cronstable.runtime.threads import ThreadLanes
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
@@ -49,6 +51,19 @@ async def eventually(call: Callable[[], Awaitable[Any]]) -> Any:
                 return await call()
             except StoreUnavailable:
                 await SystemClock().sleep(0.1)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not condition():
+            await SystemClock().sleep(0.05)
+
+
+def started(election: Any, host: Any) -> Any:
+    async def run(*, task_status: Any) -> None:
+        await election.run(host, task_status=task_status)
+
+    return run
 
 
 async def until_vacant(store: Any) -> Vacant:
@@ -396,6 +411,60 @@ async def test_b38_a_certificate_with_a_common_name_under_auth_is_explained(
             with pytest.raises(StoreUnavailable) as refusal:
                 await named.store.observe()
             said.append(str(refusal.value))
+
+
+async def test_the_backend_as_configured_leads_with_user_and_tls_and_survives_a_new_password(
+    make_cluster: Any, real: Any, authority: Authority, tmp_path: Path
+) -> None:
+    cluster = make_cluster(scheme="https", extra=authority.flags)
+    await cluster.ready(tls=authority.context())
+    await enable_auth(cluster, tls=authority.context())
+    password = tmp_path / "password"
+    password.write_text("s3cret\n")
+    files = authority.files
+    settings = parse(
+        {
+            "endpoints": list(cluster.urls),
+            "electionName": "cron/leader",
+            "ttl": 9,
+            "username": "cron",
+            "password": {"fromFile": str(password)},
+            "tls": {"ca": files.ca, "cert": files.cert, "key": files.key},
+        }
+    )
+    host = real(cluster.urls).host
+    host.threads = ThreadLanes()
+    election = make(host.context("etcd", settings), host)
+    with anyio.fail_after(2 * PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(started(election, host))
+            await until(lambda: election.view().is_leader)
+            root = (
+                await cluster.call(
+                    "/v3/auth/authenticate", {"name": "root", "password": "r00t"}, timeout=20, tls=authority.context()
+                )
+            )["token"]
+            password.write_text("n3w\n")
+            changed = await cluster.call(
+                "/v3/auth/user/changepw",
+                {"name": "cron", "password": "n3w"},
+                timeout=20,
+                tls=authority.context(),
+                headers={"authorization": root},
+            )
+            assert changed["status"] == 200
+            before: Any = election.view().lease
+
+            def shown() -> Any:
+                return election.view().lease
+
+            # Renewed twice: whatever was under way when the password changed was not all.
+            await until(lambda: (shown().expiry or 0) > before.expiry + 4)
+            assert election.view().is_leader
+            assert shown().fields == before.fields
+            tasks.cancel_scope.cancel()
+    assert "s3cret" not in str(host.log_lines)
+    assert not host.logged("leadership lost: the")
 
 
 async def test_a_key_that_does_not_fit_its_certificate_is_said_at_the_start(real: Any, authority: Authority) -> None:
