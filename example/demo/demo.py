@@ -13,12 +13,14 @@ import select
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
-from fleet import FIRST_PORT, LEADER_JOB, TTL, DemoError, Fleet, Node
+from fleet import FIRST_PORT, JOBS, LEADER_JOB, TTL, DemoError, Fleet, Node
 
 LAST_FIRST_PORT = 65533
 """So that two more fit behind it."""
@@ -26,6 +28,14 @@ TURN = 0.2
 """Seconds between two looks at the nodes."""
 CONDITION_DEADLINE = 60.0
 """Seconds that ``wait leader`` and its like wait before the demo fails."""
+LOOK_AT_SKIPS = 1.0
+"""Seconds between two looks at what the nodes did not run."""
+TELL_SKIPS = 10.0
+"""Seconds between two lines with the followers' skips."""
+NEWEST = 60
+"""Decisions that are looked at: a node that was stopped or busy for this many seconds has not lost any to us."""
+FOLLOWING = ("not-leader", "not-owner")
+"""What every follower decides all the time: counted, not shown."""
 TOUR = "wait run; wait 5; kill; wait moved; wait run; wait 3; restart; wait 5; term; wait moved; wait run; wait 3; quit"
 """What happens without a terminal and without DEMO_SCRIPT."""
 
@@ -43,6 +53,7 @@ HELP = """\
 class Run:
     """One line of the file that every job appends to: its own account of what it was started for."""
 
+    run_id: str
     scheduled_at: str
     node: str
     job: str
@@ -71,13 +82,14 @@ class Demo:
         self._screen = screen
         self._runs = fleet.runs.open(encoding="utf-8")
         self._line = ""
-        self._reasons: dict[str, str] = {}
         self._leader: str | None = None
         self._struck: tuple[str, float, str] | None = None
         self._last_leader_run: Run | None = None
         self._runs_seen: list[Run] = []
-        self._skips: set[tuple[str, str, str]] = set()
+        self._decided: dict[tuple[str, str], datetime] = {}
+        self._following: Counter[str] = Counter()
         self._skips_due = 0.0
+        self._following_due = time.monotonic() + TELL_SKIPS
         self._moved = False
         self.over = False
 
@@ -91,7 +103,8 @@ class Demo:
             say(f"  {node.name}  {node.url}/cluster  {node.url}/jobs")
             say(f"          config {node.config}   log {node.log}")
         say(f"  the jobs are in {self._fleet.directory}/jobs.yaml, the lease is below {self._fleet.directory}/shared")
-        say(f"  one line a run: when it was due (UTC), on which node it ran, why that node; the lease ttl is {TTL} s")
+        say("  one line a run: when it was due (UTC), where it ran and why: what that node says at /jobs/JOB/decisions")
+        say(f"  the lease ttl is {TTL} s")
         say(HELP)
 
     def look(self) -> None:
@@ -99,8 +112,11 @@ class Demo:
         self._look_at_leader()
         self._look_at_runs()
         if time.monotonic() >= self._skips_due:
-            self._skips_due = time.monotonic() + 1.0
+            self._skips_due = time.monotonic() + LOOK_AT_SKIPS
             self._look_at_skips()
+        if time.monotonic() >= self._following_due:
+            self._following_due = time.monotonic() + TELL_SKIPS
+            self._tell_following()
 
     def _look_at_leader(self) -> None:
         leader = None
@@ -125,7 +141,7 @@ class Demo:
             if not self._line.endswith("\n"):
                 return
             words, self._line = self._line.split(), ""
-            if len(words) == 3:
+            if len(words) == 4:
                 self._show_run(Run(*words))
 
     def _show_run(self, run: Run) -> None:
@@ -133,7 +149,10 @@ class Demo:
         if run.job == LEADER_JOB:
             self._note_gap(run)
             self._last_leader_run = run
-        self._screen.say(f"{run.scheduled_at[11:19]}  {run.node}  run   {self._reason(run):<11} {run.job}")
+        decision = self._decision(run)
+        # A node that was killed meanwhile tells nothing; then the run's own account is all there is.
+        due, reason = (decision["scheduled_at"], decision["reason"]) if decision else (run.scheduled_at, "?")
+        self._screen.say(f"{due[11:19]}  {run.node}  run   {reason:<11} {run.job}")
 
     def _note_gap(self, run: Run) -> None:
         before = self._last_leader_run
@@ -144,30 +163,39 @@ class Demo:
             f"{LEADER_JOB}: {before.node} -> {run.node}, {max(gap, 0)} scheduled times in between not run"
         )
 
-    def _reason(self, run: Run) -> str:
-        """Why the gate let this node run it: the job's policy, with the word that the decision record has for it."""
-        if run.job not in self._reasons:
-            for node in self._fleet.nodes:
-                for job in node.get("/jobs") or ():
-                    policy = job.get("clusterPolicy", "")
-                    self._reasons[job["name"]] = {
-                        "Leader": "leader",
-                        "PreferLeader": "available",
-                        "EveryNode": "every-node",
-                    }.get(policy, policy)
-        return self._reasons.get(run.job, "?")
+    def _decision(self, run: Run) -> dict[str, Any] | None:
+        """Why the node that ran it did: its own record of the decision."""
+        for node in self._fleet.nodes:
+            if node.name == run.node:
+                return next((row for row in decisions(node, run.job) if row["run_id"] == run.run_id), None)
+        return None
 
     def _look_at_skips(self) -> None:
-        """Skips that a node wrote into a job's history, such as the slots that a frozen node slept through."""
+        """What nodes did not run: a line for each, such as the slots that a frozen node slept through, but a count of
+        what a follower leaves to the leader."""
         for node in self._fleet.nodes:
-            for job in self._reasons:
-                for row in (node.get(f"/jobs/{job}/runs") or {}).get("runs", ()):
-                    key = (node.name, job, row["finished_at"])
-                    if row["outcome"] == "skipped" and key not in self._skips:
-                        self._skips.add(key)
-                        self._screen.say(
-                            f"{row['finished_at'][11:19]}  {node.name}  skip  {row['skip_reason']:<11} {job}"
-                        )
+            for job in JOBS:
+                rows = decisions(node, job)
+                seen = self._decided.get((node.name, job))
+                for row in reversed(rows):
+                    if row["verdict"] == "skip" and (seen is None or decided_at(row) > seen):
+                        self._note_skip(node, job, row)
+                if rows:
+                    self._decided[node.name, job] = max(map(decided_at, rows))
+
+    def _note_skip(self, node: Node, job: str, row: dict[str, Any]) -> None:
+        if row["reason"] in FOLLOWING:
+            self._following[node.name] += 1
+            return
+        due = row["scheduled_at"] or row["decided_at"]
+        self._screen.say(f"{due[11:19]}  {node.name}  skip  {row['reason']:<11} {job}")
+
+    def _tell_following(self) -> None:
+        """How often each node left an occurrence to another one since the last time that this was said."""
+        if self._following:
+            counts = ", ".join(f"{name} {count}" for name, count in sorted(self._following.items()))
+            self._screen.say(f"{datetime.now(UTC):%H:%M:%S}  skips of followers ({' or '.join(FOLLOWING)}): {counts}")
+            self._following.clear()
 
     # -- doing --------------------------------------------------------------------------------------------------------
 
@@ -185,6 +213,8 @@ class Demo:
         elif verb == "restart":
             yield from self._restart()
         elif verb == "quit":
+            self._look_at_skips()
+            self._tell_following()
             self.over = True
         elif verb == "help":
             self._screen.say(HELP)
@@ -239,6 +269,17 @@ class Demo:
             if time.monotonic() > deadline:
                 raise DemoError(f"waited {CONDITION_DEADLINE:g} s in vain for: {what}")
             yield
+
+
+def decisions(node: Node, job: str) -> list[dict[str, Any]]:
+    """The newest decisions of a node on a job, newest first; none when it does not answer."""
+    answer = node.get(f"/jobs/{job}/decisions?limit={NEWEST}")
+    return answer["decisions"] if answer else []
+
+
+def decided_at(row: dict[str, Any]) -> datetime:
+    """When a decision was made."""
+    return datetime.fromisoformat(row["decided_at"])
 
 
 def instant(run: Run) -> datetime:

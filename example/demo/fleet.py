@@ -19,6 +19,7 @@ NAMES = ("node-a", "node-b", "node-c")
 FIRST_PORT = 8080
 TTL = 5
 LEADER_JOB = "leader-every-second"
+JOBS = (LEADER_JOB, "prefer-every-5-seconds", "all-every-10-seconds")
 START_DEADLINE = 60.0
 STOP_DEADLINE = 10.0
 ASK_TIMEOUT = 0.5
@@ -32,7 +33,7 @@ defaults:
 jobs:
   - name: leader-every-second
     command: &note |
-      echo "$CRONSTABLE_SCHEDULED_AT $CRONSTABLE_NODE $CRONSTABLE_JOB_NAME" >> "$DEMO_RUNS"
+      echo "$CRONSTABLE_RUN_ID $CRONSTABLE_SCHEDULED_AT $CRONSTABLE_NODE $CRONSTABLE_JOB_NAME" >> "$DEMO_RUNS"
     schedule: "* * * * * * *"
     clusterPolicy: Leader
   - name: prefer-every-5-seconds

@@ -26,6 +26,8 @@ DEADLINE = 120.0
 MOVED = re.compile(r"LEADERSHIP MOVED (node-[abc]) -> (node-[abc]), ([0-9.]+) s after (.+) \(fence (\d+)\)")
 FIRST = re.compile(r"LEADER is (node-[abc]) \(fence (\d+)\)")
 RUN = re.compile(r"(node-[abc])  run   leader +leader-every-second")
+REASON = re.compile(r"node-[abc]  run   (\S+) +(\S+)")
+FOLLOWING = re.compile(r"skips of followers \(not-leader or not-owner\): (.*)")
 
 
 def environ(**more: str) -> dict[str, str]:
@@ -76,6 +78,22 @@ def test_another_node_leads_after_the_leader_was_killed_and_jobs_go_on() -> None
     assert set(RUN.findall(before)) == {first[1]}
     assert set(RUN.findall(after)) == {moved[2]}
     assert_nothing_is_left(done.stdout)
+
+
+def test_each_run_has_the_reason_of_the_node_that_ran_it_and_skips_of_followers_are_counted() -> None:
+    done = scripted("wait run; kill; wait moved; wait run; quit")
+    assert done.returncode == 0, done.stderr
+    reasons = {
+        "leader-every-second": "leader",
+        "prefer-every-5-seconds": "available",
+        "all-every-10-seconds": "every-node",
+    }
+    told = [(job, reason) for reason, job in REASON.findall(done.stdout)]
+    assert ("leader-every-second", "leader") in told
+    # Of what a node began right before it was killed nobody can tell the reason any more.
+    assert [(job, reason) for job, reason in told if reason not in (reasons[job], "?")] == []
+    counted = " ".join(FOLLOWING.findall(done.stdout))
+    assert len(set(re.findall(r"(node-[abc]) [1-9]", counted))) >= 2
 
 
 def test_a_killed_node_comes_back_and_an_ordered_stop_hands_over() -> None:
