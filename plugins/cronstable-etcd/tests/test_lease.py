@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -21,35 +20,13 @@ Answering = Callable[..., HttpResponse]
 Story = Callable[[], Awaitable[None]]
 
 
-async def win(node: Any) -> Grant:
-    answer = await node.store.acquire(node.me, TTL, nonce=node.nonce())
-    assert isinstance(answer, Held), answer
-    return answer.grant
-
-
-async def renewed(node: Any, grant: Grant) -> Grant:
-    answer = await node.store.renew(grant, nonce=node.nonce())
-    assert isinstance(answer, Held), answer
-    return answer.grant
-
-
-def put_by_hand(etcd: Any, key: bytes, value: bytes, lease: int = 0) -> None:
-    """As ``etcdctl put`` does."""
-    encoded = {"key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode(), "lease": str(lease)}
-    etcd.serve("/v3/kv/txn", {"success": [{"request_put": encoded}]}, None)
-
-
-def delete_by_hand(etcd: Any, key: bytes) -> None:
-    etcd.serve("/v3/kv/txn", {"success": [{"request_delete_range": {"key": base64.b64encode(key).decode()}}]}, None)
-
-
 # -- what stands in etcd
 
 
 def test_the_value_of_the_key_is_the_name_of_the_leader(model: Any, node: Any) -> None:
     async def story() -> None:
         a = node(model(), "node-a")
-        grant = await renewed(a, await win(a))
+        grant = await a.renewed(await a.win())
         keys = a.line.model.keys
         assert keys[LEADER].value == b"node-a"
         assert json.loads(keys[LEADER + b"/term"].value) == {
@@ -69,12 +46,12 @@ def test_a_dead_holder_is_forgotten_after_the_ttl_and_its_fence_is_not(model: An
     async def story() -> None:
         etcd = model()
         a, b = node(etcd, "a"), node(etcd, "b")
-        grant = await win(a)
+        grant = await a.win()
         await b.host.clock.sleep(14.9)
         assert isinstance(await b.store.observe(), Seen)
         await b.host.clock.sleep(0.2)
         assert await b.store.observe() == Vacant(grant.fence)
-        assert (await win(b)).fence > grant.fence
+        assert (await b.win()).fence > grant.fence
 
     run_virtual(story)
 
@@ -82,10 +59,10 @@ def test_a_dead_holder_is_forgotten_after_the_ttl_and_its_fence_is_not(model: An
 def test_a_renewal_extends_the_lease_by_a_whole_ttl(model: Any, node: Any) -> None:
     async def story() -> None:
         a, b = (node(etcd, name) for etcd in [model()] for name in "ab")
-        grant = await win(a)
+        grant = await a.win()
         for _ in range(5):
             await a.host.clock.sleep(10)
-            grant = await renewed(a, grant)
+            grant = await a.renewed(grant)
         assert isinstance(await b.store.observe(), Seen)
         assert grant.expires_at == a.host.clock.now().wall + TTL
 
@@ -97,11 +74,11 @@ def test_two_nodes_of_one_name_are_told_apart(model: Any, node: Any) -> None:
         etcd = model()
         a, twin = node(etcd, "same"), node(etcd, "same")
         twin.me = Holder("same", "another token")
-        grant = await win(a)
+        grant = await a.win()
         answer = await twin.store.acquire(twin.me, TTL, nonce="n")
         assert isinstance(answer, Seen)
         assert answer.record.holder == a.me
-        await renewed(a, grant)
+        await a.renewed(grant)
 
     run_virtual(story)
 
@@ -117,7 +94,7 @@ def test_b31_a_keepalive_without_a_ttl_means_that_the_lease_is_lost(
 ) -> None:
     async def story() -> None:
         a = node(model(), "a")
-        grant = await win(a)
+        grant = await a.win()
         a.line.before = lambda url, path, body: answering(reply) if path.endswith("keepalive") else None
         assert isinstance(await a.store.renew(grant, nonce="n"), Vacant)
 
@@ -130,13 +107,13 @@ def test_b25_a_key_that_outlives_its_lease_is_taken_back_by_its_own_process_and_
     async def story() -> None:
         etcd = model()
         a, b = node(etcd, "a"), node(etcd, "b")
-        grant = await win(a)
+        grant = await a.win()
         etcd.leases[etcd.keys[LEADER].lease] = (15, float("inf"))
         a.line.before = lambda url, path, body: answering({"result": {}}) if path.endswith("keepalive") else None
         assert isinstance(await a.store.renew(grant, nonce="n"), Vacant)
         await b.host.clock.sleep(100)
         assert isinstance(await b.store.acquire(b.me, TTL, nonce="n"), Seen)
-        assert (await win(a)).fence > grant.fence
+        assert (await a.win()).fence > grant.fence
 
     run_virtual(story)
 
@@ -144,10 +121,10 @@ def test_b25_a_key_that_outlives_its_lease_is_taken_back_by_its_own_process_and_
 def test_b36_a_ttl_beyond_what_was_asked_for_is_not_believed(model: Any, node: Any, answering: Answering) -> None:
     async def story() -> None:
         a = node(model(), "a")
-        grant = await win(a)
+        grant = await a.win()
         reply = {"result": {"ID": "1", "TTL": "9223372036"}}
         a.line.before = lambda url, path, body: answering(reply) if path.endswith("keepalive") else None
-        assert (await renewed(a, grant)).ttl == TTL
+        assert (await a.renewed(grant)).ttl == TTL
 
     run_virtual(story)
 
@@ -157,11 +134,11 @@ def test_a_ttl_below_what_was_asked_for_is_honoured_and_recovers(model: Any, nod
         etcd = model()
         etcd.longest = 4
         a = node(etcd, "a")
-        grant = await win(a)
+        grant = await a.win()
         assert grant.ttl == 4
         etcd.leases[a.store.lease_id] = (15, etcd.now + 4)
         etcd.longest = 1 << 40
-        assert (await renewed(a, grant)).ttl == TTL
+        assert (await a.renewed(grant)).ttl == TTL
 
     run_virtual(story)
 
@@ -170,10 +147,10 @@ def test_a_lease_revoked_by_hand_ends_the_term_at_the_next_renewal(model: Any, n
     async def story() -> None:
         etcd = model()
         a = node(etcd, "a")
-        grant = await win(a)
+        grant = await a.win()
         etcd.revoke(a.store.lease_id)
         assert await a.store.renew(grant, nonce="n") == Vacant(grant.fence)
-        assert (await win(a)).fence > grant.fence
+        assert (await a.win()).fence > grant.fence
 
     run_virtual(story)
 
@@ -185,7 +162,7 @@ def test_a_race_that_is_lost_leaves_no_lease_behind(model: Any, node: Any) -> No
 
         async def overtake(url: str, path: str, body: Any) -> None:
             if path.endswith("grant") and not etcd.keys:
-                await win(b)
+                await b.win()
 
         a.line.after = overtake
         assert isinstance(await a.store.acquire(a.me, TTL, nonce="n"), Seen)
@@ -202,11 +179,11 @@ def test_a_term_that_came_and_went_between_a_look_and_a_win_has_a_lower_fence(mo
 
         async def come_and_go(url: str, path: str, body: Any) -> None:
             if path.endswith("grant") and not between:
-                between.append(await win(b))
+                between.append(await b.win())
                 await b.store.release(between[0], ())
 
         a.line.after = come_and_go
-        assert (await win(a)).fence > between[0].fence
+        assert (await a.win()).fence > between[0].fence
 
     run_virtual(story)
 
@@ -234,7 +211,7 @@ def test_an_acquisition_whose_answer_is_lost_leaves_nothing_or_is_adopted(model:
         record = stands.record
         assert (record.holder, record.nonce) == (a.me, "n1")
         adopted = Grant(record.holder, record.fence, record.nonce, record.ttl)
-        assert (await renewed(a, adopted)).fence == record.fence
+        assert (await a.renewed(adopted)).fence == record.fence
 
     run_virtual(story)
 
@@ -243,7 +220,7 @@ def test_a_renewal_that_is_sent_twice_counts_once(model: Any, node: Any) -> None
     async def story() -> None:
         etcd = model()
         a = node(etcd, "a", members=2)
-        grant = await win(a)
+        grant = await a.win()
         lost: list[str] = []
 
         def lose(url: str, path: str, body: Any) -> None:
@@ -255,265 +232,7 @@ def test_a_renewal_that_is_sent_twice_counts_once(model: Any, node: Any) -> None
         again = await a.store.renew(grant, nonce="n2")
         assert isinstance(again, Held)
         assert (again.grant.nonce, etcd.keys[LEADER].mod) == ("n2", again.grant.data.mod)  # type: ignore[attr-defined]
-        await renewed(a, again.grant)
-
-    run_virtual(story)
-
-
-# -- somebody else's writes
-
-
-def test_b24_a_key_that_vanished_under_its_holder_and_was_won_by_another_refuses_the_first_ones_renewal(
-    model: Any, node: Any
-) -> None:
-    async def story() -> None:
-        etcd = model()
-        a, b = node(etcd, "a"), node(etcd, "b")
-        grant = await renewed(a, await win(a))
-        etcd.revoke(a.store.lease_id)
-        second = await win(b)
-        answer = await a.store.renew(grant, nonce="n")
-        assert isinstance(answer, Seen)
-        assert (answer.record.holder, answer.record.fence) == (b.me, second.fence)
-        await renewed(b, second)
-
-    run_virtual(story)
-
-
-def test_a_key_deleted_by_hand_is_not_taken_while_its_lease_lives(model: Any, node: Any) -> None:
-    """Its holder may act until its next renewal tells it."""
-
-    async def story() -> None:
-        etcd = model()
-        a, b = node(etcd, "a"), node(etcd, "b")
-        grant = await win(a)
-        delete_by_hand(etcd, LEADER)
-        seen = await b.store.observe()
-        assert isinstance(seen, Seen)
-        assert seen.record.holder == a.me
-        assert isinstance(await b.store.acquire(b.me, TTL, nonce="n"), Seen)
-        assert isinstance(await a.store.renew(grant, nonce="n"), Vacant)
-        assert (await win(a)).fence > grant.fence
-
-    run_virtual(story)
-
-
-def test_a_key_deleted_by_hand_whose_holder_is_dead_is_free_after_the_ttl(model: Any, node: Any) -> None:
-    async def story() -> None:
-        etcd = model()
-        a, b = node(etcd, "a"), node(etcd, "b")
-        grant = await win(a)
-        delete_by_hand(etcd, LEADER)
-        await b.host.clock.sleep(TTL + 0.1)
-        assert await b.store.observe() == Vacant(grant.fence)
-        assert (await win(b)).fence > grant.fence
-
-    run_virtual(story)
-
-
-def test_a_key_deleted_under_a_clone_is_not_taken_back_by_the_original(model: Any, node: Any) -> None:
-    """They share the lease, and the clone wrote last: it may act."""
-
-    async def story() -> None:
-        etcd = model()
-        a, clone = node(etcd, "a"), node(etcd, "a")
-        grant = await win(a)
-        assert isinstance(await clone.store.renew(grant, nonce="the clone's"), Held)
-        delete_by_hand(etcd, LEADER)
-        assert isinstance(await a.store.acquire(a.me, TTL, nonce="n"), Seen)
-
-    run_virtual(story)
-
-
-def test_a_clock_that_is_years_behind_lowers_no_fence(model: Any, node: Any) -> None:
-    async def story() -> None:
-        etcd = model()
-        a, b = node(etcd, "a"), node(etcd, "b")
-        grant = await win(a)
-        await a.store.release(grant, ())
-        b.host.clock.step_wall(-10 * 365 * 86400)
-        assert (await win(b)).fence == grant.fence + 1
-
-    run_virtual(story)
-
-
-def test_everything_deleted_by_hand_does_not_lower_the_fence(model: Any, node: Any) -> None:
-    async def story() -> None:
-        etcd = model()
-        a, b = node(etcd, "a"), node(etcd, "b")
-        b.host.clock.step_wall(-10 * 365 * 86400)
-        first = await win(a)
-        await b.store.observe()
-        for key in list(etcd.keys):
-            delete_by_hand(etcd, key)
-        assert (await win(b)).fence > first.fence
-
-    run_virtual(story)
-
-
-def test_a_value_put_by_hand_ends_the_term_and_is_removed_after_one_ttl(model: Any, node: Any) -> None:
-    async def story() -> None:
-        etcd = model()
-        a, b = node(etcd, "a"), node(etcd, "b")
-        grant = await win(a)
-        put_by_hand(etcd, LEADER, b"somebody")
-        answer = await a.store.renew(grant, nonce="n")
-        assert isinstance(answer, Seen)
-        assert answer.record.holder == Holder("somebody", "")
-        for _ in range(14):
-            assert isinstance(await b.store.observe(), Seen)
-            assert isinstance(await b.store.acquire(b.me, TTL, nonce="n"), Seen)
-            await b.host.clock.sleep(1)
-        assert b.host.logged("written without a lease, by hand? It is removed in 15 s")
-        await b.host.clock.sleep(2)
-        assert isinstance(await b.store.observe(), Vacant)
-        assert (await win(b)).fence > grant.fence
-
-    run_virtual(story)
-
-
-def test_a_value_that_is_put_again_and_again_by_hand_is_left_alone(model: Any, node: Any) -> None:
-    async def story() -> None:
-        etcd = model()
-        b = node(etcd, "b")
-        for number in range(40):
-            put_by_hand(etcd, LEADER, b"%d" % number)
-            assert isinstance(await b.store.observe(), Seen)
-            await b.host.clock.sleep(5)
-        assert LEADER in etcd.keys
-
-    run_virtual(story)
-
-
-def test_a_value_that_is_put_again_while_it_is_removed_stays(model: Any, node: Any) -> None:
-    async def story() -> None:
-        etcd = model()
-        b = node(etcd, "b")
-        put_by_hand(etcd, LEADER, b"one")
-        await b.store.observe()
-        await b.host.clock.sleep(TTL + 1)
-
-        def put_again(url: str, path: str, body: Any) -> None:
-            if "request_delete_range" in str(body):
-                put_by_hand(etcd, LEADER, b"two")
-
-        b.line.before = put_again
-        assert isinstance(await b.store.observe(), Seen)
-        assert etcd.keys[LEADER].value == b"two"
-
-    run_virtual(story)
-
-
-def test_row_41_the_same_value_under_a_foreign_lease_is_somebody_else(model: Any, node: Any) -> None:
-    async def story() -> None:
-        etcd = model()
-        a = node(etcd, "a")
-        grant = await win(a)
-        foreign = int(etcd.lease_grant({"TTL": "15"})["ID"])
-        put_by_hand(etcd, LEADER, b"a", foreign)
-        answer = await a.store.renew(grant, nonce="n")
-        assert isinstance(answer, Seen)
-        assert answer.record.holder == Holder("a", "")
-        await a.store.release(grant, ())
-        assert etcd.keys[LEADER].lease == foreign
-
-    run_virtual(story)
-
-
-def test_a_value_that_is_overwritten_under_our_own_lease_is_somebody_elses_write(model: Any, node: Any) -> None:
-    async def story() -> None:
-        etcd = model()
-        a = node(etcd, "a")
-        grant = await win(a)
-        put_by_hand(etcd, LEADER, b"x", a.store.lease_id)
-        answer = await a.store.renew(grant, nonce="n")
-        assert isinstance(answer, Seen)
-        assert answer.record.holder == Holder("x", "")
-
-    run_virtual(story)
-
-
-def test_a_clones_renewal_is_noticed_by_its_nonce(model: Any, node: Any) -> None:
-    async def story() -> None:
-        etcd = model()
-        a, clone = node(etcd, "a"), node(etcd, "a")
-        grant = await win(a)
-        assert isinstance(await clone.store.renew(grant, nonce="the clone's"), Held)
-        answer = await a.store.renew(grant, nonce="n")
-        assert isinstance(answer, Seen)
-        assert not replace(grant, tried=("n",)).owns(answer.record)
-        await a.store.release(grant, ())
-        assert LEADER in etcd.keys
-
-    run_virtual(story)
-
-
-@pytest.mark.parametrize("value", [b"", b"[]", b"{", b'{"holder": 1}', b'{"holder": "a#b", "fence": "x"}', b"\xff"])
-def test_a_term_document_that_is_damaged_is_a_foreign_holder_until_it_is_written_anew(
-    model: Any, node: Any, value: bytes
-) -> None:
-    async def story() -> None:
-        etcd = model()
-        a, b = node(etcd, "a"), node(etcd, "b")
-        grant = await win(a)
-        put_by_hand(etcd, LEADER + b"/term", value, a.store.lease_id)
-        etcd.keys[LEADER + b"/term"].mod = etcd.keys[LEADER].mod
-        answer = await b.store.observe()
-        assert isinstance(answer, Seen)
-        assert answer.record.holder == Holder("a", "")
-        await renewed(a, grant)
-        answer = await b.store.observe()
-        assert isinstance(answer, Seen)
-        assert answer.record.holder == a.me
-
-    run_virtual(story)
-
-
-@pytest.mark.parametrize("value", [b"", b"no number", b'{"fence": "x"}', b'{"fence": true}'])
-def test_a_fence_document_that_is_damaged_costs_no_fence(model: Any, node: Any, value: bytes) -> None:
-    async def story() -> None:
-        etcd = model()
-        a = node(etcd, "a")
-        grant = await win(a)
-        await a.store.release(grant, ())
-        put_by_hand(etcd, LEADER + b"/fence", value)
-        b = node(etcd, "b")
-        assert await b.store.observe() == Vacant(None)
-        await b.host.clock.sleep(1)
-        assert (await win(b)).fence > grant.fence
-
-    run_virtual(story)
-
-
-def test_a_term_document_put_by_hand_is_no_wedge(model: Any, node: Any) -> None:
-    async def story() -> None:
-        etcd = model()
-        b = node(etcd, "b")
-        put_by_hand(etcd, LEADER + b"/term", b"x")
-        assert isinstance(await b.store.observe(), Seen)
-        assert isinstance(await b.store.acquire(b.me, TTL, nonce="n"), Seen)
-        await b.host.clock.sleep(TTL + 1)
-        assert isinstance(await b.store.observe(), Vacant)
-        await win(b)
-
-    run_virtual(story)
-
-
-def test_a_holder_that_may_not_write_any_more_does_not_keep_the_key_from_the_others(model: Any, node: Any) -> None:
-    """etcd takes a keepalive from anybody who knows the lease."""
-
-    async def story() -> None:
-        etcd = model()
-        etcd.users["cron"] = "old"
-        a, b = node(etcd, "a", password="old"), node(etcd, "b", password="new")
-        grant = await win(a)
-        etcd.users["cron"] = "new"
-        etcd.tokens.clear()
-        for _ in range(20):
-            with pytest.raises(StoreUnavailable):
-                await a.store.renew(grant, nonce=a.nonce())
-            await a.host.clock.sleep(1)
-        assert (await win(b)).fence > grant.fence
+        await a.renewed(again.grant)
 
     run_virtual(story)
 
@@ -525,8 +244,8 @@ def test_a_release_after_the_key_was_deleted_by_hand_ends_the_lease(model: Any, 
     async def story() -> None:
         etcd = model()
         a, b = node(etcd, "a"), node(etcd, "b")
-        grant = await win(a)
-        delete_by_hand(etcd, LEADER)
+        grant = await a.win()
+        etcd.delete_by_hand(LEADER)
         await a.store.release(grant, ())
         assert await b.store.observe() == Vacant(grant.fence)
 
@@ -537,7 +256,7 @@ def test_a_release_ends_the_lease_and_keeps_fence_and_run_ids(model: Any, node: 
     async def story() -> None:
         etcd = model()
         a = node(etcd, "a")
-        grant = await win(a)
+        grant = await a.win()
         await a.store.release(grant, ["r1"])
         assert etcd.leases == {}
         assert list(etcd.keys) == [LEADER + b"/fence"]
@@ -550,7 +269,7 @@ def test_an_etcd_out_of_space_leaves_no_leader_and_still_lets_one_go(model: Any,
     async def story() -> None:
         etcd = model()
         a = node(etcd, "a")
-        grant = await win(a)
+        grant = await a.win()
         etcd.full = True
         with pytest.raises(StoreUnavailable, match="database space exceeded"):
             await a.store.renew(grant, nonce="n")
@@ -571,7 +290,7 @@ def test_a_release_is_seen_at_once_by_who_watches(model: Any, node: Any) -> None
     async def story() -> None:
         etcd = model()
         a, b = node(etcd, "a"), node(etcd, "b", watch=5.0)
-        grant = await win(a)
+        grant = await a.win()
         assert isinstance(await b.store.observe(), Seen)
         answers: list[tuple[float, Any]] = []
 
@@ -582,7 +301,7 @@ def test_a_release_is_seen_at_once_by_who_watches(model: Any, node: Any) -> None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
             await a.host.clock.sleep(1)
-            grant = await renewed(a, grant)
+            grant = await a.renewed(grant)
             await a.host.clock.sleep(2)
             assert answers == []
             await a.store.release(grant, ())
@@ -596,9 +315,9 @@ def test_a_watch_ends_by_itself_and_what_stands_there_is_read_afresh(model: Any,
     async def story() -> None:
         etcd = model()
         a, b = node(etcd, "a"), node(etcd, "b", watch=5.0)
-        grant = await win(a)
+        grant = await a.win()
         await b.store.observe()
-        grant = await renewed(a, grant)
+        grant = await a.renewed(grant)
         answer = await b.store.observe()
         assert isinstance(answer, Seen)
         assert (etcd.now, answer.record.nonce) == (5.0, grant.nonce)
@@ -610,7 +329,7 @@ def test_a_watch_that_fails_is_made_up_for_by_polling(model: Any, node: Any) -> 
     async def story() -> None:
         etcd = model()
         a, b = node(etcd, "a"), node(etcd, "b", watch=5.0)
-        await win(a)
+        await a.win()
 
         async def broken(request: Any) -> Any:
             yield b'{"error": {"grpc_code": 7, "message": "permission denied"}}'
@@ -631,7 +350,7 @@ def test_a_host_without_streams_polls(model: Any, node: Any) -> None:
     async def story() -> None:
         etcd = model()
         a, b = node(etcd, "a"), node(etcd, "b", watch=5.0)
-        await win(a)
+        await a.win()
         b.host.http = NoStreams(b.line)
         for _ in range(5):
             assert isinstance(await b.store.observe(), Seen)
@@ -650,7 +369,7 @@ def test_marks_of_old_job_sets_are_pruned_and_those_of_the_live_one_never(
 
     async def story() -> None:
         a = node(model(), "a")
-        grant = await win(a)
+        grant = await a.win()
         for scope in ("old", "live"):
             for number in range(5):
                 assert await a.store.mark_reboot(grant, scope, f"job-{number}", nonce=f"{scope}{number}")
@@ -666,11 +385,11 @@ def test_a_mark_of_a_term_that_ended_is_refused_also_for_a_grant_that_was_rebuil
     async def story() -> None:
         etcd = model()
         a, b = node(etcd, "a"), node(etcd, "b")
-        grant = await win(a)
+        grant = await a.win()
         rebuilt = replace(grant, data=None)
         assert await a.store.mark_reboot(rebuilt, "set", "one", nonce="m1")
         etcd.revoke(a.store.lease_id)
-        await win(b)
+        await b.win()
         assert not await a.store.mark_reboot(rebuilt, "set", "two", nonce="m2")
         assert not await a.store.mark_reboot(grant, "set", "two", nonce="m2")
 
