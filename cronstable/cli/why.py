@@ -29,7 +29,7 @@ BOOT: Final = frozenset({"boot", "deadline"})
 """Evidence that counts from the start of the node's machine: nothing for people, and in ``--json`` as it is."""
 
 DECISION: Final = ("node", "scheduled_at", "decided_at", "verdict", "reason", "evidence", "run_id")
-RUN: Final = ("run_id", "outcome", "duration", "fail_reason")
+RUN: Final = ("run_id", "scheduled_at", "attempt", "outcome", "duration", "fail_reason")
 """Keys without which an answer is none of a cronstable 2."""
 
 Row: TypeAlias = Mapping[str, Json]
@@ -92,13 +92,13 @@ def why_command(
     found = rows[:1] if moment is None else _about(rows, moment.spans(now, _zone(entry)))
     if not found:
         raise NoAnswer(_nothing(node, job, moment, rows, entry, now))
-    runs = {str(run["run_id"]): run for run in _rows(node.get(f"/jobs/{quote(job, safe='')}/runs"), "runs", RUN)}
+    history = _rows(node.get(f"/jobs/{quote(job, safe='')}/runs"), "runs", RUN)
     if as_json:
-        told = [{**row, "because": because(str(row["reason"])), "run": runs.get(str(row["run_id"]))} for row in found]
+        told = [{**row, "because": because(str(row["reason"])), "runs": _runs(row, history)} for row in found]
         click.echo(json.dumps({"job": job, "decisions": told}, indent=2))
         return
     for row in found[:MOST_SHOWN]:
-        for line in _words(job, row, runs.get(str(row["run_id"]))):
+        for line in _words(job, row, _runs(row, history)):
             click.echo(line)
     if len(found) > MOST_SHOWN:
         click.echo(f"and {len(found) - MOST_SHOWN} earlier ones; --json shows all")
@@ -184,6 +184,15 @@ def _covered(row: Row) -> Iterator[tuple[int, int]]:
     yield (int(first) if isinstance(first, int | float) and first < at else at), at
 
 
+def _runs(row: Row, history: list[Row]) -> list[Row]:
+    """What is known of the run that was decided on and of its retries, which are decided on no more; oldest first."""
+    due = row["scheduled_at"]
+    mine = [
+        run for run in history if run["run_id"] == row["run_id"] or (due is not None and run["scheduled_at"] == due)
+    ]
+    return [run for run in reversed(mine) if run["run_id"] is not None]
+
+
 def _zone(entry: Mapping[str, Json]) -> tzinfo | None:
     """The zone of the job's schedule; None is the local time of the machine."""
     name = entry.get("timezone")
@@ -213,15 +222,16 @@ def _nothing(
 # -- how it is said ---------------------------------------------------------------------------------------------------
 
 
-def _words(job: str, row: Row, run: Row | None) -> Iterator[str]:
+def _words(job: str, row: Row, runs: list[Row]) -> Iterator[str]:
     due = "asked for by hand or at boot" if row["scheduled_at"] is None else f"due {_short(row['scheduled_at'])}"
     verdict, reason = str(row["verdict"]), str(row["reason"])
     yield f"{job}, {due}"
     yield f"  {VERDICTS.get(verdict, verdict)} on {row['node']}: {because(reason)} ({reason})"
-    if run is not None:
-        yield f"  run {run['run_id']}: {_ended(run)}"
-    elif row["run_id"] is not None:
+    if row["run_id"] is not None and row["run_id"] not in [run["run_id"] for run in runs]:
         yield f"  run {row['run_id']}: it lives, or is older than the node's history"
+    for run in runs:
+        again = f" (attempt {run['attempt']})" if run["attempt"] else ""
+        yield f"  run {run['run_id']}{again}: {_ended(run)}"
     evidence = row.get("evidence")
     facts = [(k, v) for k, v in evidence.items() if k not in BOOT] if isinstance(evidence, dict) else []
     if facts:

@@ -49,8 +49,17 @@ def decision(at: str | None, verdict: str, reason: str, run_id: str | None = Non
     }
 
 
-def ended(run_id: str, outcome: str, fail_reason: str | None = None) -> dict[str, Any]:
-    return {"run_id": run_id, "outcome": outcome, "duration": 1.5, "fail_reason": fail_reason}
+def ended(
+    run_id: str | None, outcome: str, fail_reason: str | None = None, *, at: str | None = None, attempt: int = 0
+) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "scheduled_at": at,
+        "attempt": attempt,
+        "outcome": outcome,
+        "duration": 1.5,
+        "fail_reason": fail_reason,
+    }
 
 
 @dataclass
@@ -161,6 +170,22 @@ def test_a_run_is_told_with_what_came_out_of_it(served: Served) -> None:
     ]
 
 
+def test_the_retries_of_a_run_are_told_with_it(served: Served) -> None:
+    due = "2026-01-01T02:30:00+00:00"
+    served.decisions = [decision(due, "run", "leader", "r1")]
+    served.runs = [
+        ended("m1", "success"),
+        ended("r2", "success", at=due, attempt=1),
+        ended(None, "skipped", at=due),
+        ended("r1", "failure", "exit code 3", at=due),
+    ]
+    result = why("backup", "02:30", "--url", served.url)
+    assert [line for line in result.stdout.splitlines() if line.startswith("  run")] == [
+        "  run r1: failure in 1.5 s: exit code 3",
+        "  run r2 (attempt 1): success in 1.5 s",
+    ]
+
+
 def test_a_run_that_is_not_over_and_one_that_waits_are_told(served: Served) -> None:
     served.decisions = [decision("2026-01-01T02:30:00+00:00", "defer", "queued", "r2", behind="r1")]
     result = why("backup", "--url", served.url)
@@ -226,7 +251,7 @@ def test_json_has_the_row_of_the_node_with_words_and_the_run(served: Served) -> 
     result = why("backup", "02:30", "--url", served.url, "--json")
     assert json.loads(result.stdout) == {
         "job": "backup",
-        "decisions": [{**row, "because": "this node leads", "run": ended("r1", "success")}],
+        "decisions": [{**row, "because": "this node leads", "runs": [ended("r1", "success")]}],
     }
 
 
