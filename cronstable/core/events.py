@@ -32,21 +32,27 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """This node gained or lost leadership. ``at``: wall seconds; ``leader``: display name, if known."""
+    """This node gained or lost leadership.
+
+    ``at``: wall seconds; ``leader``: display name, if known; ``node``: the name it took part under, which a reload may
+    have changed since.
+    """
 
     is_leader: bool
     leader: str | None
     reason: str
     at: float
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumChanged:
-    """This node became or ceased to be quorate. ``at``: wall seconds."""
+    """This node became or ceased to be quorate. ``at``: wall seconds; ``node``: as above."""
 
     quorate: bool
     reason: str
     at: float
+    node: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import anyio
@@ -13,8 +13,18 @@ from anyio.abc import TaskGroup
 from cronstable.config import ClusterConfig
 from cronstable.core.clock import Clock, Seconds
 from cronstable.core.events import LeaderChanged, QuorumChanged
+from cronstable.core.job import Json
 from cronstable.core.view import ClusterView
-from cronstable.plugin.protocols import Election, ElectionContext, Host, Observable, RebootLedger, Refreshable
+from cronstable.plugin.protocols import (
+    Claimant,
+    Claims,
+    Election,
+    ElectionContext,
+    Host,
+    Observable,
+    RebootLedger,
+    Refreshable,
+)
 from cronstable.runtime.bus import EventBus
 
 STOP_DEADLINE: Seconds = 15.0
@@ -109,6 +119,19 @@ class ClusterManager:
         if self._running is not None and isinstance(self._running.election, RebootLedger):
             return self._running.election
         return None
+
+    @property
+    def claims(self) -> Claims | None:
+        """The claim log of the running election, where it has one."""
+        if self._running is not None and isinstance(self._running.election, Claimant):
+            return self._running.election.claims
+        return None
+
+    @property
+    def catch_up(self) -> Mapping[str, Json]:
+        """The section ``cluster.catchUp`` that is in force."""
+        section = self._running.config.section.get("catchUp") if self._running is not None else None
+        return section if isinstance(section, Mapping) else {}
 
     def bind(self, tasks: TaskGroup) -> None:
         """Say which task group elections live in; once, before the first ``reconcile``."""
@@ -229,16 +252,16 @@ class ClusterManager:
             self._log.error("cluster: a bug in the %s election: %s", running.config.backend.name, what, exc_info=error)
 
     def _account(self, running: _Running, *, leader: bool, quorate: bool, name: str | None, reason: str) -> None:
-        wall = self._clock.now().wall
+        wall, node = self._clock.now().wall, running.config.node_name
         if quorate != running.quorate:
             running.quorate = quorate
             if running.config.elect_leader:
                 self.quorum_transitions += 1
-            self._bus.emit(QuorumChanged(quorate=quorate, reason=reason, at=wall))
+            self._bus.emit(QuorumChanged(quorate, reason, wall, node))
         if leader != running.is_leader:
             running.is_leader = leader
             self.leader_transitions += 1
-            self._bus.emit(LeaderChanged(is_leader=leader, leader=name, reason=reason, at=wall))
+            self._bus.emit(LeaderChanged(leader, name, reason, wall, node))
 
 
 class _Ready:

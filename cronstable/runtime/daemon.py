@@ -109,7 +109,6 @@ class Daemon:
             host=self.host,
             bus=self.bus,
             log=parts.log,
-            node=self.node,
             hostname=parts.hostname,
             stopping=lambda: self.launcher.stopping,
         )
@@ -278,7 +277,7 @@ class Daemon:
             if finding.severity is Severity.ADVISORY:
                 self._log.warning("%s: %s", finding.file, finding.message)
         await self.cluster.reconcile(config.cluster)
-        self.launcher.node = self.reports.node = self.node
+        self.launcher.node = self.node
         self.scheduler.load(config.jobs)
         self.reports.configure(config.sections.get("notify"))
         self.retries.reloaded()

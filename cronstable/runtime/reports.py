@@ -91,7 +91,6 @@ class Reports:
         host: Host,
         bus: EventBus,
         log: logging.Logger,
-        node: str,
         hostname: str,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -102,7 +101,6 @@ class Reports:
         self._clock = host.clock
         self._rng = host.rng
         self._log = log
-        self.node = node
         self._hostname = hostname
         self._stopping = stopping
         self._notify: Mapping[str, Json] = MappingProxyType({})
@@ -157,11 +155,11 @@ class Reports:
         async for event in self._bus.subscribe(LeaderChanged, QuorumChanged):
             if isinstance(event, LeaderChanged):
                 self.announce(
-                    LeaderChange(self.node, event.is_leader, event.leader, event.at, event.reason, self._hostname)
+                    LeaderChange(event.node, event.is_leader, event.leader, event.at, event.reason, self._hostname)
                 )
             elif isinstance(event, QuorumChanged) and not event.quorate and not self._stopping():
                 # A node that is told to stop loses no quorum, it leaves.
-                self.announce(QuorumLoss(self.node, event.at, event.reason, self._hostname))
+                self.announce(QuorumLoss(event.node, event.at, event.reason, self._hostname))
 
     async def finish(self, grace: Seconds = GRACE) -> None:
         """The daemon stops: what waits has ``grace`` seconds to be delivered; what is left is dropped."""

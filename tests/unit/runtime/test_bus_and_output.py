@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def quorum(n: float) -> QuorumChanged:
-    return QuorumChanged(quorate=True, reason="test", at=n)
+    return QuorumChanged(quorate=True, reason="test", at=n, node="a")
 
 
 async def test_a_subscriber_gets_the_kinds_it_named_and_nothing_else() -> None:
@@ -35,7 +35,7 @@ async def test_a_subscriber_gets_the_kinds_it_named_and_nothing_else() -> None:
         tasks.start_soon(read)
         await anyio.lowlevel.checkpoint()
         bus.emit(quorum(1))
-        bus.emit(LeaderChanged(is_leader=True, leader="a", reason="test", at=1))
+        bus.emit(LeaderChanged(is_leader=True, leader="a", reason="test", at=1, node="a"))
         bus.emit(quorum(2))
     assert seen == [quorum(1), quorum(2)]
 

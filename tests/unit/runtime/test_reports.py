@@ -100,7 +100,6 @@ def world(body: Callable[[World], Awaitable[None]]) -> World:
             host=host,
             bus=bus,
             log=host.log,
-            node="node-a",
             hostname="host-1",
             stopping=lambda: made.stopping,
         )
@@ -204,7 +203,6 @@ def test_a_report_without_a_host_gets_the_name_of_this_one() -> None:
             host=host,
             bus=EventBus(host.log),
             log=host.log,
-            node="n",
             hostname="host-1",
         )
         async with anyio.create_task_group() as tasks:
@@ -222,10 +220,10 @@ def test_a_report_without_a_host_gets_the_name_of_this_one() -> None:
 def test_each_change_of_leadership_and_each_loss_of_quorum_is_told_once_to_every_notifier() -> None:
     async def body(world: World) -> None:
         world.reports.configure({"events": ["leader_change", "quorum_loss"], "report": {**to("a"), "fax": {"to": "b"}}})
-        world.bus.emit(QuorumChanged(True, "elected at start", 1.0))
-        world.bus.emit(LeaderChanged(True, "node-a", "elected at start", 1.0))
-        world.bus.emit(QuorumChanged(False, "the view changed", 2.0))
-        world.bus.emit(LeaderChanged(False, None, "the view changed", 2.0))
+        world.bus.emit(QuorumChanged(True, "elected at start", 1.0, "node-a"))
+        world.bus.emit(LeaderChanged(True, "node-a", "elected at start", 1.0, "node-a"))
+        world.bus.emit(QuorumChanged(False, "the view changed", 2.0, "node-a"))
+        world.bus.emit(LeaderChanged(False, None, "the view changed", 2.0, "node-a"))
         await world.delivered(6)
         await anyio.sleep(60)
 
@@ -240,8 +238,8 @@ def test_each_change_of_leadership_and_each_loss_of_quorum_is_told_once_to_every
 def test_only_the_events_that_are_named_are_told(events: list[Json], count: int) -> None:
     async def body(world: World) -> None:
         world.reports.configure({"events": events, "report": to("a")})
-        world.bus.emit(LeaderChanged(True, "node-a", "", 1.0))
-        world.bus.emit(QuorumChanged(False, "", 2.0))
+        world.bus.emit(LeaderChanged(True, "node-a", "", 1.0, "node-a"))
+        world.bus.emit(QuorumChanged(False, "", 2.0, "node-a"))
         await anyio.sleep(10)
 
     assert len(world(body).told) == count
@@ -251,8 +249,8 @@ def test_a_node_that_is_told_to_stop_loses_leadership_but_no_quorum() -> None:
     async def body(world: World) -> None:
         world.reports.configure({"report": to("a")})
         world.stopping = True
-        world.bus.emit(QuorumChanged(False, "the daemon is stopping", 1.0))
-        world.bus.emit(LeaderChanged(False, None, "the daemon is stopping", 1.0))
+        world.bus.emit(QuorumChanged(False, "the daemon is stopping", 1.0, "node-a"))
+        world.bus.emit(LeaderChanged(False, None, "the daemon is stopping", 1.0, "node-a"))
         await world.reports.finish()
 
     assert world(body).told == [("a", "leader=False the daemon is stopping")]
@@ -319,7 +317,6 @@ def test_a_notifier_that_bounds_itself_is_given_its_time() -> None:
             host=host,
             bus=EventBus(host.log),
             log=host.log,
-            node="n",
             hostname="h",
         )
         async with anyio.create_task_group() as tasks:
