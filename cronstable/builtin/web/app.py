@@ -141,7 +141,7 @@ class Api:
         limit = _limit(request)
         records = self._host.decisions(job.name) if limit is None else self._host.decisions(job.name, limit)
         body = await self._host.threads.run(
-            lambda: shapes.dumps(shapes.decisions_document(job.name, records)), timeout=READ_TIMEOUT, lane="web"
+            lambda: shapes.decisions_body(job.name, records), timeout=READ_TIMEOUT, lane="web"
         )
         return web.Response(body=body, content_type="application/json")
 
