@@ -1,0 +1,306 @@
+"""The election: pollers, the beat that notices a standstill, and what is answered to peers, around a ``Node``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import anyio
+
+from cronstable.api import ClusterView, ElectionContext, FleetReport, Host, Seconds, Started
+from cronstable_gossip import payload, settings
+from cronstable_gossip.logbook import Logbook
+from cronstable_gossip.model import Claim, Failed, Me, Report, Seen
+from cronstable_gossip.network import Bounds, TlsNetwork
+from cronstable_gossip.node import Node, Timing, scheme
+from cronstable_gossip.payload import BadReport
+from cronstable_gossip.settings import Settings
+from cronstable_gossip.summaries import Summaries, fleet
+from cronstable_gossip.wire import Caller, MakeTransport, Reply, Transport, Untrusted
+
+ROTATION_CHECK: Final[Seconds] = 60.0
+"""How often the certificate files are looked at (reference 3.7)."""
+BUILT_FOR: Final[Seconds] = 1.0
+"""How long an answer that was built may be given again while nothing but run summaries changed (reference 6.4)."""
+PUBLISH_EVERY: Final[Seconds] = 1.0
+STOP_DEADLINE: Final[Seconds] = 5.0
+REFRESH_SHARE: Final = 0.9
+"""Of connectTimeout: an immediate round ends before whoever waits for it gives up."""
+
+
+def make(context: ElectionContext, host: Host) -> GossipElection:
+    """The factory of the backend ``gossip``."""
+    section = settings.read(context.cluster, context.node_name)
+    bounds = Bounds(context.connect_timeout, section.interval * 2 + context.connect_timeout)
+
+    def network(instance_id: str) -> Transport:
+        return TlsNetwork(host, section.listen, section.peers, section.tls, instance_id, bounds)
+
+    return GossipElection(context, host, section, network)
+
+
+class GossipElection:
+    """Implements ``Election``, ``Observable``, ``Refreshable`` and ``RebootLedger``.
+
+    Each peer is polled on its own timer, start to start. Evidence is stamped when its question is sent.
+    """
+
+    def __init__(
+        self,
+        context: ElectionContext,
+        host: Host,
+        section: Settings,
+        make_transport: MakeTransport,
+        rotation_check: Seconds = ROTATION_CHECK,
+    ) -> None:
+        self._context = context
+        self._host = host
+        self._section = section
+        self._timing = Timing(section.interval, context.connect_timeout)
+        self._rotation_check = rotation_check
+        job_set_id = context.job_set_id()
+        # Minted here: an election that is rebuilt is a new process to its peers and has to be attested again (6.9).
+        me = Me(
+            context.node_name,
+            host.ids.token(16),
+            job_set_id,
+            scheme(job_set_id),
+            context.distribution,
+            context.elect_leader,
+            section.drift_after,
+        )
+        self._node = Node(me, [str(peer) for peer in section.peers], self._timing, now=host.clock.now().boot)
+        self._transport = make_transport(me.instance_id)
+        self._summaries = Summaries(host)
+        self._logbook = Logbook(host.log, me.name)
+        count = len(section.peers)
+        self._tags: list[str | None] = [None] * count
+        self._cache: list[Report | None] = [None] * count
+        self._polls: list[anyio.CancelScope | None] = [None] * count
+        self._wakes = [anyio.Event() for _ in range(count)]
+        self._changed = anyio.Event()
+        self._built: tuple[tuple[object, ...], float, payload.Body] | None = None
+        self._announced = -1
+        self._running = False
+
+    # -- Election -----------------------------------------------------------------------------------------------------
+
+    def view(self) -> ClusterView:
+        """The snapshot of this instant; the first look after a standstill notices it."""
+        now = self._host.clock.now().boot
+        self._node.adopt(self._context.job_set_id())
+        if self._running and self._node.beat(now):
+            self._doubt()
+        return self._node.view(now) if self._running else self._node.idle_view()
+
+    async def run(self, host: Host, *, task_status: Started) -> None:
+        """Answer and ask until cancelled. One whole round comes first, so that the first view is real."""
+        await self._transport.open(self)
+        try:
+            self._node.beat(self._now())
+            self._running = True
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._beat)
+                async with anyio.create_task_group() as first:
+                    for index in range(len(self._section.peers)):
+                        first.start_soon(self._poll, index)
+                self._settle()
+                for index in range(len(self._section.peers)):
+                    tasks.start_soon(self._keep_asking, index)
+                tasks.start_soon(self._rotate)
+                tasks.start_soon(self._publish)
+                task_status.started()
+        finally:
+            self._running = False
+            self._announce()
+            with anyio.CancelScope(shield=True), anyio.move_on_after(STOP_DEADLINE):
+                await self._transport.close()
+
+    async def wait_change(self) -> None:
+        """Until the view may have changed."""
+        await self._changed.wait()
+
+    async def refresh(self) -> None:
+        """Ask every peer again, now; back when all of whom there was news have answered or failed."""
+        asked = self._now()
+        self._ask_everybody()
+        while self._running and not self._node.asked_since(asked):
+            await self._changed.wait()
+
+    def _now(self) -> float:
+        return self._host.clock.now().boot
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    # -- the beat -----------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        """Prove that the loop runs, four times as often as it has to."""
+        while True:
+            await self._host.clock.sleep(self._timing.lag / 4)
+            if self._node.beat(self._now()):
+                self._doubt()
+            elif self._node.candidacy.claim is Claim.STANDING:
+                self._settle()
+
+    def _doubt(self) -> None:
+        self._host.log.warning("cluster: this node stood still, so it asks its peers before it acts on what it knew")
+        self._ask_everybody()
+        self._announce()
+
+    def _ask_everybody(self, but: int | None = None) -> None:
+        for index in range(len(self._section.peers)):
+            if index == but:
+                continue
+            poll = self._polls[index]
+            if poll is not None:
+                poll.cancel()
+            self._wakes[index].set()
+
+    def _settle(self) -> None:
+        """Draw conclusions, and tell whoever waits when they differ."""
+        before = self._node.candidacy.claim
+        self._node.settle(self._now())
+        if before is not Claim.STANDING and self._node.candidacy.claim is Claim.STANDING:
+            for wake in self._wakes:
+                wake.set()
+        if self._node.generation != self._announced:
+            self._announced = self._node.generation
+            self._logbook.note(self._node.peers, self._node.derived())
+            self._announce()
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    async def _keep_asking(self, index: int) -> None:
+        sent = float("-inf")
+        while True:
+            wait = self._node.wait(index, sent, self._now(), self._host.rng.random())
+            with anyio.move_on_after(wait):
+                await self._wakes[index].wait()
+            self._wakes[index] = anyio.Event()
+            sent = self._now()
+            with anyio.CancelScope() as self._polls[index]:
+                await self._poll(index)
+            self._polls[index] = None
+
+    async def _poll(self, index: int) -> None:
+        """One question to one peer, and what follows from it."""
+        sent = self._now()
+        timeout = self._timing.timeout * (REFRESH_SHARE if self._node.stale(sent) else 1.0)
+        try:
+            reply = await self._transport.ask(index, self._tags[index], timeout)
+            outcome: Seen | Failed = Seen(self._read(index, reply), sent, self._host.clock.now().wall)
+            stats: Mapping[str, float] = payload.parse_stats(reply.stats)
+        except Untrusted as error:
+            outcome, stats = Failed(str(error), sent, untrusted=True), {}
+        except ConnectionRefusedError as error:
+            outcome, stats = Failed(str(error), sent, refused=True), {}
+        except (OSError, BadReport) as error:
+            outcome, stats = Failed(str(error) or type(error).__name__, sent), {}
+        self._node.adopt(self._context.job_set_id())
+        if self._node.polled(index, outcome, self._now()):
+            self._ask_everybody(but=index)
+        self._node.show(index, stats)
+        self._settle()
+
+    def _read(self, index: int, reply: Reply) -> Report:
+        """The report of a reply; a 304 repeats the one that its tag stands for."""
+        if reply.status == 304:
+            report = self._cache[index]
+            if self._tags[index] is None or report is None:
+                self._forget(index)
+                raise BadReport("answered 304 to a question without a tag")
+            return report
+        self._forget(index)
+        report = payload.parse(reply.body or b"")
+        if reply.etag is not None:
+            self._tags[index], self._cache[index] = reply.etag, report
+        return report
+
+    def _forget(self, index: int) -> None:
+        self._tags[index], self._cache[index] = None, None
+
+    async def _rotate(self) -> None:
+        while True:
+            await self._host.clock.sleep(self._rotation_check)
+            await self._transport.rotate()
+
+    async def _publish(self) -> None:
+        """Give what the others say of their runs to whoever shows it."""
+        while True:
+            self._host.publish(FleetReport("gossip", fleet(self._node.peers)))
+            await self._host.clock.sleep(max(PUBLISH_EVERY, self._timing.interval))
+
+    # -- answering ----------------------------------------------------------------------------------------------------
+
+    def peer(self, caller: Caller) -> Reply:
+        """What this node says of itself; the first thing that runs after a standstill may be this."""
+        now = self._now()
+        self._node.adopt(self._context.job_set_id())
+        if self._node.beat(now):
+            self._doubt()
+        if caller.instance_id is not None and self._node.called(caller.instance_id, now):
+            self._meet()
+        body = self._body(now)
+        if caller.etag == body.etag:
+            return Reply(304, body.etag, None)
+        return Reply(200, body.etag, body.content)
+
+    def _meet(self) -> None:
+        """Somebody we have no news of lives: ask those who are silent a little sooner."""
+        for index, peer in enumerate(self._node.peers):
+            if not peer.fresh and not peer.is_self and (peer.sent or 0.0) + self._timing.fast < self._now():
+                self._wakes[index].set()
+
+    def _body(self, now: float) -> payload.Body:
+        stale = self._node.stale(now)
+        key: tuple[object, ...] = (self._node.generation, self._context.job_set_id(), stale)
+        if self._built is not None and self._built[0] == key and now - self._built[1] < BUILT_FOR:
+            return self._built[2]
+        summaries, truncated = self._summaries.now()
+        report = self._node.report(now, summaries, truncated=truncated)
+        body = payload.build(report, self._host.clock.now().wall)
+        self._logbook.note_body(body)
+        self._built = (key, now, body)
+        return body
+
+    def take(self, body: bytes) -> bool:
+        """A push of another node; that of another job set is ignored."""
+        try:
+            job_set_id, names = payload.parse_reboot_ran(body)
+        except BadReport:
+            return False
+        self._node.adopt(self._context.job_set_id())
+        if self._node.mark_ran(job_set_id, names):
+            self._announce()
+        return True
+
+    # -- RebootLedger -------------------------------------------------------------------------------------------------
+
+    def reboot_ran(self, job: str) -> bool | None:
+        """Did this @reboot job run in this cluster, under this job set?"""
+        self._node.adopt(self._context.job_set_id())
+        return self._node.reboot_ran(job)
+
+    async def mark_reboot_ran(self, job: str) -> bool:
+        """Remember it, and tell every peer before it starts, as far as they can be reached in time."""
+        job_set_id = self._context.job_set_id()
+        self._node.adopt(job_set_id)
+        if self._node.reboot_ran(job):
+            return False
+        self._node.mark_ran(job_set_id, [job])
+        body = payload.build_reboot_ran(job_set_id, [job])
+        async with anyio.create_task_group() as pushes:
+            for index, peer in enumerate(self._node.peers):
+                if peer.fresh and not peer.is_self:
+                    pushes.start_soon(self._push, index, body)
+        return True
+
+    async def _push(self, index: int, body: bytes) -> None:
+        try:
+            await self._transport.push(index, body, self._timing.timeout)
+        except OSError as error:
+            # The next question of that peer tells it just as well.
+            self._host.log.debug("cluster: %s was not told of an @reboot run: %s", self._node.peers[index].host, error)

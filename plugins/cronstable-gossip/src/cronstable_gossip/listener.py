@@ -1,0 +1,128 @@
+"""A TLS listener whose certificates can be replaced without a moment in which the port is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import anyio
+from aiohttp import web
+
+from cronstable.api import Seconds
+from cronstable_gossip.settings import Address
+
+BACKLOG: Final = 128
+MOST_CONNECTIONS: Final = 256
+"""Connections beyond these are closed when they come in."""
+GOODBYE: Final[Seconds] = 1.0
+"""How long answers that are being sent may take once the listener closes."""
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Listener:
+    """The sockets stay; what accepts on duplicates of them is replaced by ``swap``."""
+
+    def __init__(self, address: Address, handler: Handler, handshake: Seconds, keepalive: Seconds) -> None:
+        self._address = address
+        self._handler = handler
+        self._handshake = handshake
+        self._keepalive = keepalive
+        self._sockets: list[socket.socket] = []
+        self._serving: _Serving | None = None
+
+    async def open(self, context: ssl.SSLContext) -> None:
+        """Bind and answer. Raises ``OSError`` that names the address."""
+        try:
+            self._sockets = await _bind(self._address)
+            self._serving = await self._serve(context)
+        except OSError as error:
+            self._drop()
+            raise OSError(f"cluster.listen {self._address}: {error.strerror or error}") from error
+
+    async def swap(self, context: ssl.SSLContext) -> None:
+        """Answer with ``context`` from now on, and end the connections that were made under the old one."""
+        old, self._serving = self._serving, await self._serve(context)
+        if old is not None:
+            await old.close()
+
+    async def close(self) -> None:
+        """Refuse whoever comes, and end what is open."""
+        self._drop()
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            await serving.close()
+
+    def _drop(self) -> None:
+        for one in self._sockets:
+            one.close()
+        self._sockets = []
+
+    async def _serve(self, context: ssl.SSLContext) -> _Serving:
+        loop = asyncio.get_running_loop()
+        # aiohttp's own default would let a silent client keep its slot for minutes after the last byte.
+        server = web.Server(self._handler, access_log=None, keepalive_timeout=self._keepalive, lingering_time=1.0)
+
+        def protocol() -> asyncio.BaseProtocol:
+            return _Refused() if len(server.connections) >= MOST_CONNECTIONS else server()
+
+        serving = _Serving(server)
+        for one in self._sockets:
+            serving.accepting.append(
+                await loop.create_server(
+                    protocol, sock=one.dup(), ssl=context, backlog=BACKLOG, ssl_handshake_timeout=self._handshake
+                )
+            )
+        return serving
+
+
+class _Serving:
+    """One generation of the listener."""
+
+    def __init__(self, server: web.Server) -> None:
+        self._server = server
+        self.accepting: list[asyncio.Server] = []
+
+    async def close(self) -> None:
+        for one in self.accepting:
+            one.close()
+        # Connections that only wait for a next question end now: whoever asked on them shall find nobody here.
+        self._server.pre_shutdown()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(2 * GOODBYE + 0.5):
+            await self._server.shutdown(GOODBYE)
+
+
+class _Refused(asyncio.Protocol):
+    """One connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
+        transport.close()
+
+
+async def _bind(address: Address) -> list[socket.socket]:
+    """One listening socket for each address that the host of ``address`` stands for."""
+    host = None if address.host in ("", "*") else address.host
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            one = socket.socket(family, kind, protocol)
+            sockets.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                with suppress(OSError):
+                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.setblocking(False)
+            one.bind(where)
+    except OSError:
+        for one in sockets:
+            one.close()
+        raise
+    return sockets

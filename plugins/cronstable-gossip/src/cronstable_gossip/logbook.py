@@ -1,0 +1,71 @@
+"""What an operator reads about the cluster in the log: each change once, not each round."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from cronstable.api import PeerStatus
+from cronstable_gossip.derive import Derived
+from cronstable_gossip.model import Peer
+from cronstable_gossip.payload import MOST_BYTES, Body
+
+_LEVELS: Final = {
+    PeerStatus.UNREACHABLE: logging.WARNING,
+    PeerStatus.UNTRUSTED: logging.WARNING,
+    PeerStatus.DRIFTED: logging.WARNING,
+    PeerStatus.CONFLICT: logging.ERROR,
+}
+
+
+class Logbook:
+    """Remembers what was said last."""
+
+    def __init__(self, log: logging.Logger, name: str) -> None:
+        self._log = log
+        self._name = name
+        self._status: dict[str, PeerStatus] = {}
+        self._conflict = False
+        self._truncated = False
+        self._swapped: tuple[str, ...] = ()
+        self._shed = False
+        self._too_long = False
+
+    def note(self, peers: Iterable[Peer], found: Derived) -> None:
+        """Say what changed since the last time."""
+        for peer in peers:
+            if self._status.get(peer.host, PeerStatus.UNKNOWN) is not peer.status:
+                self._status[peer.host] = peer.status
+                self._say_peer(peer)
+        if found.conflict != self._conflict:
+            self._conflict = found.conflict
+            if found.conflict:
+                facts = [*found.conflict_names, *map(str, found.conflicting_sizes), *found.conflicting_policies]
+                self._log.error("cluster: conflict, no Leader job runs here until it ends: %s", "; ".join(facts))
+            else:
+                self._log.info("cluster: the conflict is over")
+        if found.swapped != self._swapped:
+            self._swapped = found.swapped
+            for text in found.swapped:
+                self._log.warning("cluster: nodes list different members of the same number: %s", text)
+        if bool(found.truncated) != self._truncated:
+            self._truncated = bool(found.truncated)
+            if found.truncated:
+                self._log.warning("cluster: %d candidates are more than are advertised", found.truncated)
+
+    def note_body(self, body: Body) -> None:
+        """Say when what peers are told is cut short, or will be refused by them."""
+        if body.shed != self._shed:
+            self._shed = body.shed
+            if body.shed:
+                self._log.warning("cluster: run summaries are left out of what peers are told, they are too long")
+        if body.too_long != self._too_long:
+            self._too_long = body.too_long
+            if body.too_long:
+                self._log.error("cluster: what peers are told is over %d bytes, they will drop this node", MOST_BYTES)
+
+    def _say_peer(self, peer: Peer) -> None:
+        level = _LEVELS.get(peer.status, logging.INFO)
+        detail = f": {peer.last_error}" if peer.last_error else ""
+        self._log.log(level, "cluster: %s (%s) is %s%s", peer.host, peer.node_name or "?", peer.status, detail)

@@ -1,0 +1,382 @@
+"""One node of the cluster without its sockets and timers: told what happened and when, asked what to believe.
+
+All times are boot seconds, the clock that counts suspend; wall seconds only pass through to be shown.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cronstable.api import ClusterView, Json, PeerStatus, PeerView, Seconds
+from cronstable_gossip import payload
+from cronstable_gossip.candidacy import Candidacy, advance, doubted, hidden, silence
+from cronstable_gossip.derive import (
+    MOST_CANDIDATES,
+    Derived,
+    agreeing,
+    attests,
+    claimants,
+    cluster_size,
+    derive,
+    members,
+    owners,
+    settled,
+)
+from cronstable_gossip.model import NOT_SEEN, Claim, Failed, Me, Peer, Report, Seen, observe
+
+SPREAD: Final = "spread"
+FASTEST: Final[Seconds] = 0.05
+SLOWEST_FAST: Final[Seconds] = 0.5
+"""While something is about to be settled a peer is asked ten times an interval, within these bounds."""
+ASK_AT_ONCE: Final[Seconds] = 0.001
+CALLERS: Final = 4096
+"""Instances whose last question is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """``interval`` and ``connectTimeout`` of the configuration, and what follows from them (DESIGN 4, the end)."""
+
+    interval: Seconds
+    timeout: Seconds
+
+    @property
+    def patience(self) -> Seconds:
+        """How old evidence may be."""
+        return self.interval + self.timeout
+
+    @property
+    def lag(self) -> Seconds:
+        """How long the loop may stand still before the view is doubted."""
+        return min(1.0, self.timeout / 4)
+
+    @property
+    def fast(self) -> Seconds:
+        """Between two questions while something is about to be settled."""
+        return min(self.interval, max(FASTEST, min(SLOWEST_FAST, self.interval / 10)))
+
+
+class Node:
+    """The state of one process in the cluster. Not thread-safe; nothing here waits."""
+
+    def __init__(self, me: Me, hosts: Collection[str], timing: Timing, *, now: float) -> None:
+        self._me = me
+        self._timing = timing
+        self.peers: tuple[Peer, ...] = tuple(Peer(host) for host in hosts)
+        self.candidacy = Candidacy()
+        self.generation = 0
+        self._derived: tuple[int, str, Derived] | None = None
+        self._view: tuple[tuple[int, str, bool], ClusterView] | None = None
+        self._settled = False
+        self._last_beat = now
+        self._valid_from = float("-inf")
+        self._owners: frozenset[str] = frozenset()
+        self._owners_since = now
+        self._callers: OrderedDict[str, float] = OrderedDict()
+        self._unsettled_since: list[float | None] = [None] * len(self.peers)
+        self._ran: tuple[str, set[str]] = ("", set())
+
+    # -- who we are ---------------------------------------------------------------------------------------------------
+
+    @property
+    def me(self) -> Me:
+        """This node with the job set of the last ``adopt``."""
+        return self._me
+
+    def adopt(self, job_set_id: str) -> None:
+        """The live job set; a reload here changes who agrees with us at once."""
+        if job_set_id != self._me.job_set_id:
+            self._me = replace(self._me, job_set_id=job_set_id, scheme_version=scheme(job_set_id))
+            self._touch()
+
+    def derived(self) -> Derived:
+        """The sets of this view."""
+        if self._derived is None or self._derived[:2] != (self.generation, self._me.job_set_id):
+            self._derived = (self.generation, self._me.job_set_id, derive(self.peers, self._me))
+        return self._derived[2]
+
+    def _touch(self) -> None:
+        self.generation += 1
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def polled(self, index: int, outcome: Seen | Failed, now: float) -> bool:
+        """A poll of peer ``index`` is over; call ``settle`` next. True when everybody else has to be asked at once.
+
+        What was sent before a doubt began proves nothing. A node that leads and loses a peer asks the others
+        before it acts again: it may be the one that was cut off, and whoever it lost counts the seconds from the last
+        question that came through.
+        """
+        if outcome.sent < self._valid_from:
+            return False
+        peers = list(self.peers)
+        before = peers[index]
+        peers[index] = observe(before, outcome, self._me)
+        if isinstance(outcome, Failed) and before.fresh and before.node_name == self.derived().elected:
+            peers[index] = replace(peers[index], may_lead=True)
+        self.peers = tuple(peers)
+        self._touch()
+        if isinstance(outcome, Seen):
+            self._learn(outcome.report, peers[index])
+            return False
+        if before.status is not PeerStatus.AGREED or self.candidacy.claim is Claim.NONE:
+            return False
+        self._doubt(now)
+        return True
+
+    def show(self, index: int, stats: Mapping[str, float]) -> None:
+        """The node stats that came with a peer's answer; display only."""
+        if self.peers[index].stats != stats:
+            peers = list(self.peers)
+            peers[index] = replace(peers[index], stats=stats)
+            self.peers = tuple(peers)
+
+    def called(self, instance_id: str, now: float) -> bool:
+        """A process asked us; True when we have no fresh observation of it ourselves."""
+        self._callers[instance_id] = now
+        self._callers.move_to_end(instance_id)
+        while len(self._callers) > CALLERS:
+            self._callers.popitem(last=False)
+        return not any(peer.fresh and peer.instance_id == instance_id for peer in self.peers)
+
+    def beat(self, now: float) -> bool:
+        """The loop runs; True when it did not for too long, so that everything known has to be asked again."""
+        stood, self._last_beat = now - self._last_beat, now
+        if stood <= self._timing.lag:
+            return False
+        self._doubt(now)
+        if stood > self._timing.timeout:
+            # Long enough for others to have given our jobs away and taken them back.
+            self._owners_since = now
+        return True
+
+    def _doubt(self, now: float) -> None:
+        self._valid_from = now
+        self.candidacy = doubted(self.candidacy, now)
+        self._touch()
+
+    def settle(self, now: float) -> None:
+        """Draw the conclusions: candidacy, owners, the end of the convergence hold."""
+        view = self.derived()
+        before = self.candidacy
+        elects = self._me.elect_leader and self._me.distribution != SPREAD
+        self.candidacy = advance(
+            before,
+            self.peers,
+            self._me,
+            elected=elects and view.elected == self._me.name,
+            silent_until=silence(self.peers, self._callers.get, self._timing.patience),
+            detour=2 * self._timing.interval,
+            now=now,
+        )
+        if self.candidacy != before:
+            self._touch()
+        found = owners(view, self._me)
+        if found != self._owners:
+            self._owners, self._owners_since = found, now
+        if not self._settled and settled(self.peers, self._me):
+            self._settled = True
+            self._touch()
+        self._note_unsettled(now)
+
+    def _note_unsettled(self, now: float) -> None:
+        size = cluster_size(self.peers)
+        mutual = {peer.host for peer in agreeing(self.peers, self._me, size)}
+        elected = self.derived().elected
+        lost = frozenset(hidden(self.peers)) if self._wants or elected in hidden(self.peers) else frozenset()
+        for i, peer in enumerate(self.peers):
+            if self._unsettled(peer, mutual, lost):
+                self._unsettled_since[i] = now if self._unsettled_since[i] is None else self._unsettled_since[i]
+            else:
+                self._unsettled_since[i] = None
+
+    def _unsettled(self, peer: Peer, mutual: Collection[str], lost: frozenset[str]) -> bool:
+        """Asking this peer again soon may settle something.
+
+        It stands in our way, it has yet to notice us, or it may still count on a leader that we have lost.
+        """
+        if peer.is_self:
+            return False
+        report = peer.report
+        if self._wants and (peer.may_lead and not peer.fresh and not peer.refused):
+            return True
+        if report is None:
+            return False
+        if self._wants and (report.claim is not Claim.NONE or self._unasked(peer.sent)):
+            return True
+        return (peer.host not in mutual and not attests(report, self._me)) or bool(lost & report.mutual_agreeing)
+
+    @property
+    def _wants(self) -> bool:
+        """This node is elected, and does not lead yet."""
+        single = self._me.elect_leader and self._me.distribution != SPREAD
+        return single and self.candidacy.claim is not Claim.LEADING and self.derived().elected == self._me.name
+
+    def _unasked(self, sent: float | None) -> bool:
+        return self.candidacy.claim is Claim.STANDING and (sent is None or sent <= self.candidacy.asked)
+
+    # -- what to believe ----------------------------------------------------------------------------------------------
+
+    def stale(self, now: float) -> bool:
+        """This view is doubted: the loop stood still and not everybody was asked again, or evidence is too old."""
+        if now - self._last_beat > self._timing.lag:
+            return True
+        for peer in self.peers:
+            if not peer.fresh or peer.is_self:
+                continue
+            if peer.sent is None or peer.sent < self._valid_from:
+                return True
+            if peer.evidence is not None and now - peer.evidence > self._timing.patience:
+                return True
+        return False
+
+    def asked_since(self, moment: float) -> bool:
+        """Every peer that there was news of has been asked again since."""
+        return all(not peer.fresh or peer.is_self or (peer.sent or 0.0) >= moment for peer in self.peers)
+
+    def wait(self, index: int, sent: float, now: float, chance: float) -> Seconds:
+        """How long until peer ``index`` is asked again, whose last question left at ``sent``.
+
+        Start to start; ``chance`` in [0, 1) makes it up to a tenth earlier, never later.
+        """
+        if self.peers[index].fresh and self._unasked(sent):
+            return ASK_AT_ONCE
+        since = self._unsettled_since[index]
+        fast = since is not None and now - since < self._timing.interval + self._timing.patience
+        pause = self._timing.fast if fast else self._timing.interval * (1 - chance / 10)
+        return max(0.0, sent + pause - now)
+
+    def view(self, now: float) -> ClusterView:
+        """The snapshot of this instant; the same object while nothing changes."""
+        stale = self.stale(now)
+        key = (self.generation, self._me.job_set_id, stale)
+        if self._view is None or self._view[0] != key:
+            self._view = (key, self._make_view(stale=stale))
+        return self._view[1]
+
+    def idle_view(self) -> ClusterView:
+        """The view of a node that does not take part: before its first round, and after its end."""
+        me = self._me
+        return ClusterView(
+            backend="gossip",
+            node_name=me.name,
+            job_set_id=me.job_set_id,
+            cluster_size=self.derived().size,
+            quorum=self.derived().quorum,
+            elect_leader=me.elect_leader,
+            distribution=me.distribution,
+            settled=False,
+            peers=tuple(_shown(peer) for peer in self.peers),
+        )
+
+    def _make_view(self, *, stale: bool) -> ClusterView:
+        me, found = self._me, self.derived()
+        single = me.elect_leader and me.distribution != SPREAD
+        leads = single and not stale and self.candidacy.claim is Claim.LEADING and found.elected == me.name
+        free = self._settled
+        return ClusterView(
+            backend="gossip",
+            node_name=me.name,
+            job_set_id=me.job_set_id,
+            cluster_size=found.size,
+            quorum=found.quorum,
+            elect_leader=me.elect_leader,
+            distribution=me.distribution,
+            quorate=found.quorate and not stale,
+            leader=None if stale or not single else self._leader(found, leads=leads),
+            is_leader=leads,
+            available=free and min(found.available) == me.name and not any(t[0] == me.name for t in found.twins),
+            settled=free,
+            conflict_names=found.conflict_names,
+            conflicting_sizes=found.conflicting_sizes,
+            conflicting_policies=found.conflicting_policies,
+            candidates_truncated=found.truncated,
+            peers=tuple(_shown(peer) for peer in self.peers),
+            owners=() if stale else tuple(sorted(owners(found, me))),
+            available_owners=tuple(sorted(found.available)),
+            stale=stale,
+            since=self.candidacy.since if single else self._owners_since,
+            twins=found.twins,
+        )
+
+    def _leader(self, found: Derived, *, leads: bool) -> str | None:
+        if leads or found.elected != self._me.name:
+            return found.elected
+        leading = [p.node_name for p in claimants(self.peers, self._me) if p.report and p.report.claim is Claim.LEADING]
+        return min((name for name in leading if name is not None), default=None)
+
+    def report(self, now: float, summaries: Mapping[str, Json] | None, *, truncated: bool = False) -> Report:
+        """What peers are told.
+
+        A node that doubts itself vouches for nobody and is no candidate: a leader elsewhere must not yield to it. Under
+        spread there is nobody to yield, and all would take all jobs if those who doubt had no candidates.
+        """
+        me, found = self._me, self.derived()
+        silent = me.distribution != SPREAD and self.stale(now)
+        return Report(
+            node_name=me.name,
+            job_set_id=me.job_set_id,
+            scheme_version=me.scheme_version,
+            instance_id=me.instance_id,
+            cluster_size=found.size,
+            distribution=me.distribution,
+            elect_leader=me.elect_leader,
+            members=members(self.peers, me),
+            mutual_agreeing=frozenset() if silent else found.live - {me.name},
+            quorate_vouched=frozenset() if silent else frozenset(found.vouched[:MOST_CANDIDATES]),
+            ran_reboot_jobs=frozenset(payload.advertised_reboot_names(self.ran())),
+            claim=self.candidacy.claim,
+            summaries=summaries,
+            truncated=truncated,
+        )
+
+    # -- @reboot ------------------------------------------------------------------------------------------------------
+
+    def ran(self) -> set[str]:
+        """The @reboot jobs that ran in this cluster under the live job set."""
+        if self._ran[0] != self._me.job_set_id:
+            self._ran = (self._me.job_set_id, set())
+        return self._ran[1]
+
+    def reboot_ran(self, job: str) -> bool | None:
+        """True: it ran. None: not everybody has been asked yet."""
+        if job in self.ran():
+            return True
+        return False if self._settled else None
+
+    def mark_ran(self, job_set_id: str, names: Collection[str]) -> bool:
+        """Remember runs of ``job_set_id``; False when that is not ours, or all were known."""
+        if job_set_id != self._me.job_set_id:
+            return False
+        known = self.ran()
+        new = set(names) - known
+        room = payload.MOST_REBOOT_NAMES - len(known)
+        known.update(sorted(new)[: max(0, room)])
+        if new:
+            self._touch()
+        return bool(new)
+
+    def _learn(self, report: Report, peer: Peer) -> None:
+        if peer.status not in NOT_SEEN and report.job_set_id == self._me.job_set_id:
+            self.mark_ran(report.job_set_id, report.ran_reboot_jobs)
+
+
+def scheme(job_set_id: str) -> str:
+    """The version prefix of a job-set id; ids of different schemes cannot be compared."""
+    prefix, colon, _ = job_set_id.partition(":")
+    return prefix if colon and prefix else "v1"
+
+
+def _shown(peer: Peer) -> PeerView:
+    return PeerView(
+        host=peer.host,
+        status=peer.status,
+        node_name=peer.node_name,
+        job_set_id=peer.job_set_id,
+        last_seen=peer.last_seen,
+        last_error=peer.last_error,
+        mismatch_streak=peer.streak,
+    )

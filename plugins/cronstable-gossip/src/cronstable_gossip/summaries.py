@@ -1,0 +1,81 @@
+"""What a node tells of its runs, and what it knows of the others': display only, never a decision (reference 7.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+from cronstable.api import EpochSeconds, Host, HostSnapshot, Json, Outcome, RunRecord
+from cronstable_gossip.model import Peer
+from cronstable_gossip.payload import MOST_SUMMARIES, SUMMARY_NAME_BYTES
+
+
+class Summaries:
+    """This node's run summaries. What does not count down is made anew only when something changed."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._seen: tuple[object, ...] = ()
+        self._parts: dict[str, tuple[dict[str, Json], EpochSeconds | None]] = {}
+        self._truncated = False
+
+    def now(self) -> tuple[Mapping[str, Json], bool]:
+        """Summaries by job, and whether there are more jobs than are told of."""
+        snapshot = self._host.snapshot()
+        seen = (snapshot.jobs, snapshot.live, snapshot.history, snapshot.next_fires)
+        if len(seen) != len(self._seen) or any(a is not b for a, b in zip(seen, self._seen, strict=True)):
+            self._seen = seen
+            self._make(snapshot)
+        at = snapshot.at
+        return {
+            name: {**part, "scheduled_in": None if due is None else round(due - at, 3)}
+            for name, (part, due) in self._parts.items()
+        }, self._truncated
+
+    def _make(self, snapshot: HostSnapshot) -> None:
+        names = [name for name in sorted(snapshot.jobs) if len(name.encode()) <= SUMMARY_NAME_BYTES]
+        self._truncated = len(names) > MOST_SUMMARIES or len(names) < len(snapshot.jobs)
+        self._parts = {}
+        for name in names[:MOST_SUMMARIES]:
+            finished = [r for r in snapshot.history.get(name, ()) if r.outcome is not Outcome.SKIPPED]
+            part: dict[str, Json] = {
+                "running": len(snapshot.live.get(name, ())),
+                "enabled": snapshot.jobs[name].options.enabled,
+                "last": _last(finished[-1]) if finished else None,
+            }
+            self._parts[name] = (part, snapshot.next_fires.get(name))
+
+
+def fleet(peers: Iterable[Peer]) -> tuple[Mapping[str, Json], ...]:
+    """The other nodes, each once; a node that is silent keeps what it said last, with the time of then."""
+    found: dict[str, Mapping[str, Json]] = {}
+    for peer in peers:
+        if peer.is_self:
+            continue
+        found.setdefault(
+            peer.instance_id or f"host:{peer.host}",
+            {
+                "node_name": peer.node_name,
+                "host": peer.host,
+                "self": False,
+                "status": peer.status.value,
+                "as_of": None if peer.last_seen is None else _iso(peer.last_seen),
+                "jobs": None if peer.summaries is None else dict(peer.summaries),
+                "truncated": peer.truncated,
+                "node_stats": dict(peer.stats) if peer.stats else None,
+            },
+        )
+    return tuple(found.values())
+
+
+def _last(record: RunRecord) -> Json:
+    return {
+        "outcome": record.outcome.value,
+        "finished_at": None if record.finished_at is None else _iso(record.finished_at),
+        "duration": record.duration,
+        "exit_code": record.exit_code,
+    }
+
+
+def _iso(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).isoformat()

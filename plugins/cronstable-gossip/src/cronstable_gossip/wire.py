@@ -1,0 +1,71 @@
+"""What the exchange asks of a network: one question, one push, and somebody to answer. No sockets here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from cronstable.api import Seconds
+
+
+class Untrusted(OSError):
+    """The other side did not prove who it is, or did not believe us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer to ``GET /peer``. ``body``: decompressed; None for 304. ``stats``: the node stats header."""
+
+    status: int
+    etag: str | None
+    body: bytes | None
+    stats: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A question that came in. ``etag``: what it already has; ``instance_id``: which process asks, if it says so."""
+
+    etag: str | None
+    instance_id: str | None
+
+
+class Responder(Protocol):
+    """Who answers what comes in. Both are called on the loop and neither waits."""
+
+    def peer(self, caller: Caller) -> Reply:
+        """The answer to ``GET /peer``."""
+        ...
+
+    def take(self, body: bytes) -> bool:
+        """Take in a ``POST /reboot-ran``; False when it is malformed."""
+        ...
+
+
+class Transport(Protocol):
+    """A node's way to its peers, and theirs to it."""
+
+    async def open(self, responder: Responder) -> None:
+        """Begin to answer. Raises ``OSError`` when that is impossible."""
+        ...
+
+    async def close(self) -> None:
+        """Answer nobody any more, at once."""
+        ...
+
+    async def ask(self, index: int, etag: str | None, timeout: Seconds) -> Reply:
+        """``GET /peer`` of peer ``index``. Raises ``Untrusted``, ``BadReport`` or another ``OSError``."""
+        ...
+
+    async def push(self, index: int, body: bytes, timeout: Seconds) -> None:
+        """``POST /reboot-ran`` to peer ``index``. Raises ``OSError``."""
+        ...
+
+    async def rotate(self) -> None:
+        """Look whether the certificates changed, and use the new ones if they load."""
+        ...
+
+
+MakeTransport = Callable[[str], Transport]
+"""Called with our instance id."""

@@ -1,0 +1,347 @@
+"""Whole clusters in virtual time: the shipped election over a network in memory, with every fault it can have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from cronstable.api import PeerStatus, hrw_owner
+from cronstable.testing.clock import always, until
+
+Play = Callable[..., Any]
+
+
+def one_leader(cluster: Any, name: str | None = None) -> Callable[[], bool]:
+    return lambda: len(cluster.leaders()) == 1 and name in (None, *cluster.leaders())
+
+
+async def leader(cluster: Any, name: str | None = None, *, within: float | None = None) -> str:
+    bound = next(iter(cluster.members.values())).bound
+    await until(one_leader(cluster, name), within=within or bound, what=f"one leader ({name or 'any'})")
+    return str(cluster.leaders()[0])
+
+
+@pytest.mark.parametrize("names", ["a", "abc", "abcde", "abcdefghi"])
+def test_a_cluster_that_starts_at_once_elects_its_lowest_name_and_never_two(cluster: Play, names: str) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await always(one_leader(c, "a"), during=20)
+        for member in c.members.values():
+            view = member.election.view()
+            assert view.quorate
+            assert view.leader == "a"
+            assert view.settled
+            assert view.available == (member.host.name == "a")
+
+    assert cluster(story, names).double == []
+
+
+def test_a_leader_that_stops_is_replaced_within_an_interval_and_comes_back_without_two(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        for _ in range(6):
+            await leader(c, "a")
+            await c.stop("a")
+            await leader(c, "b", within=1.3)
+            await c.pause(1.7)
+            await c.start("a", "abc")
+            await leader(c, "a")
+
+    assert cluster(story).double == []
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_leader_that_is_cut_off_is_replaced_in_time_and_never_are_there_two(cluster: Play, silent: bool) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        for _ in range(5):
+            c.network.cut("a", "bc", silent=silent)
+            await until(one_leader(c, "b"), within=c.members["a"].bound + 0.5)
+            assert not c.members["a"].election.view().quorate
+            c.network.heal()
+            await leader(c, "a")
+
+    assert cluster(story).double == []
+
+
+def test_nodes_that_come_and_go_never_lead_together(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        for turn in range(40):
+            name = "abcde"[turn * 3 % 5]
+            c.network.cut(name, [n for n in "abcde" if n != name], silent=turn % 2 == 0)
+            await c.pause(1.1 + turn * 0.37 % 4)
+            c.network.heal()
+            await c.pause(turn * 0.53 % 3)
+        await leader(c, "a", within=10)
+
+    assert cluster(story, "abcde").double == []
+
+
+def test_restarts_in_any_order_leave_no_double_leader_and_a_leader_soon(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        for turn in range(40):
+            name = "abcde"[turn * 2 % 5]
+            await c.stop(name)
+            await c.pause(turn * 0.31 % 2.5)
+            await c.start(name, "abcde")
+            await leader(c)
+
+    assert cluster(story, "abcde").double == []
+
+
+def test_a_minority_skips_and_the_majority_goes_on(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        for name in "ab":
+            c.network.cut(name, "cde", silent=True)
+        await until(one_leader(c, "c"), within=c.members["a"].bound + 1)
+        for name in "ab":
+            view = c.members[name].election.view()
+            assert not view.quorate
+            assert view.leader is None
+            assert view.available == (name == "a"), "PreferLeader never skips on doubt"
+
+    assert cluster(story, "abcde").double == []
+
+
+def test_a_suspended_leader_claims_nothing_until_it_has_asked_again(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        member = c.members["a"]
+        since = member.election.view().since
+        member.clock.advance(30)
+        view = member.election.view()
+        assert view.stale
+        assert not view.is_leader
+        assert not view.quorate
+        assert view.leader is None
+        assert view.available, "PreferLeader always decides"
+        with anyio.fail_after(member.timeout):
+            await member.election.refresh()
+        assert not member.election.view().stale
+        await leader(c, "a")
+        assert member.election.view().since == since, "nobody else led meanwhile"
+        assert member.host.logged("stood still")
+
+    assert cluster(story).double == []
+
+
+def test_a_leader_that_finds_a_successor_on_waking_has_a_new_term(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        member = c.members["a"]
+        since = member.election.view().since
+        c.network.cut("a", "bc", silent=True)
+        await until(lambda: c.members["b"].leads, within=member.bound + 1)
+        c.network.heal()
+        member.clock.advance(30)
+        await member.election.refresh()
+        assert not member.leads
+        await leader(c, "a")
+        assert member.election.view().since > since + 30
+
+    assert cluster(story).double == []
+
+
+def test_a_refresh_ends_in_time_although_a_peer_hangs(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        c.network.cut("c", "ab", silent=True)
+        c.members["a"].clock.advance(30)
+        assert c.members["a"].election.view().stale
+        with anyio.fail_after(c.members["a"].timeout):
+            await c.members["a"].election.refresh()
+        await leader(c, "a", within=0.1)
+
+    assert cluster(story).double == []
+
+
+def test_stepping_wall_clocks_moves_nothing(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        for step in (3600.0, -7200.0, 1e6):
+            for member in c.members.values():
+                member.clock.step_wall(step)
+                await always(one_leader(c, "a"), during=3)
+
+    assert cluster(story).double == []
+
+
+def test_another_job_set_is_syncing_then_drifted_and_back_at_once(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        c.members["c"].job_set_id = "v1:1"
+
+        def status() -> PeerStatus:
+            found: PeerStatus = c.members["a"].election.view().peers[1].status
+            return found
+
+        await until(lambda: status() is PeerStatus.SYNCING, within=1.5)
+        await until(lambda: status() is PeerStatus.DRIFTED, within=3)
+        assert c.members["a"].leads, "two of three agree"
+        assert not c.members["c"].election.view().quorate
+        c.members["c"].job_set_id = "v1:0"
+        await until(lambda: status() is PeerStatus.AGREED, within=1.5)
+
+    cluster(story)
+
+
+def test_a_reload_here_ends_the_agreement_at_once(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        c.members["a"].job_set_id = "v1:1"
+        assert not c.members["a"].leads
+        assert not c.members["a"].election.view().quorate
+
+    cluster(story)
+
+
+def test_without_election_everybody_attests_and_nobody_leads(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await c.pause(10)
+        for member in c.members.values():
+            view = member.election.view()
+            assert view.quorate
+            assert view.leader is None
+            assert not view.elect_leader
+            assert {peer.status for peer in view.peers} == {PeerStatus.AGREED}
+        assert c.leaders() == []
+
+    cluster(story, elect_leader=False)
+
+
+def test_spread_gives_each_job_one_owner_and_moves_only_those_of_a_lost_node(cluster: Play) -> None:
+    jobs = [f"job-{i}" for i in range(60)]
+
+    def owned(c: Any) -> dict[str, list[str]]:
+        views = {n: m.election.view() for n, m in c.members.items() if n in c.network.open}
+        return {job: [n for n, v in views.items() if hrw_owner(job, v.owners) == n] for job in jobs}
+
+    async def story(c: Any) -> None:
+        await until(lambda: all(len(found) == 1 for found in owned(c).values()), within=c.members["a"].bound)
+        before = owned(c)
+        assert len({found[0] for found in before.values()}) == 3
+        assert c.leaders() == []
+        await c.stop("c")
+        await until(lambda: not any("c" in m.election.view().owners for m in c.members.values()), within=3)
+        after = owned(c)
+        assert {job for job in jobs if before[job] != after[job]} == {j for j in jobs if before[j] == ["c"]}
+
+    cluster(story, distribution="spread")
+
+
+def test_two_nodes_of_one_name_close_the_leader_gate_until_one_goes(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await c.stop("c")
+        await c.start("c", "abc", node_name="b")
+        await until(lambda: c.members["a"].election.view().conflict_names == ("b",), within=3)
+        await until(lambda: c.members["b"].election.view().conflict, within=3)
+        assert c.members["a"].election.view().conflict
+        await c.stop("c")
+        await until(lambda: not c.members["a"].election.view().conflict, within=5)
+
+    cluster(story)
+
+
+def test_a_cluster_of_another_size_closes_the_gate(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await c.stop("c")
+        await c.start("c", "abcde", job_set_id="v1:1")
+        await until(lambda: c.members["a"].election.view().conflicting_sizes == (5,), within=3)
+        await until(lambda: c.members["c"].election.view().conflicting_sizes == (3,), within=3)
+
+    cluster(story)
+
+
+def test_another_policy_closes_the_gate(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await c.stop("c")
+        await c.start("c", "abc", distribution="spread", elect_leader=False)
+        await until(lambda: bool(c.members["a"].election.view().conflicting_policies), within=3)
+        assert c.members["a"].election.view().conflicting_policies == (
+            "distribution 'spread' != 'single-leader'",
+            "electLeader false != true",
+        )
+
+    cluster(story)
+
+
+def test_a_peer_that_cannot_prove_itself_is_untrusted(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        c.network.untrusted = {("a", "c")}
+        await until(lambda: c.members["a"].election.view().peers[1].status is PeerStatus.UNTRUSTED, within=1.5)
+        assert c.members["a"].host.logged("is untrusted")
+        await leader(c, "a", within=0.1)
+
+    cluster(story)
+
+
+def test_a_reboot_job_runs_once_in_the_cluster_and_again_under_another_job_set(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await until(lambda: all(m.election.view().settled for m in c.members.values()), within=3)
+        a, b = c.members["a"].election, c.members["b"].election
+        assert a.reboot_ran("warm-up") is False
+        assert await a.mark_reboot_ran("warm-up")
+        assert b.reboot_ran("warm-up") is True, "told before the run starts"
+        assert not await b.mark_reboot_ran("warm-up")
+        await c.stop("c")
+        await c.start("c", "abc")
+        await c.pause(0.01)
+        assert c.members["c"].election.reboot_ran("warm-up") is True, "learned from those who agree"
+        await until(lambda: c.members["c"].election.view().settled, within=3)
+        c.members["c"].job_set_id = "v1:1"
+        assert c.members["c"].election.reboot_ran("warm-up") is False
+
+    cluster(story)
+
+
+def test_steady_rounds_cost_a_304_each(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await c.pause(3)
+        c.network.asked.clear()
+        await c.pause(10)
+
+    asked = cluster(story).network.asked
+    assert {status for _, _, status in asked} == {304}
+    assert 60 <= len(asked) <= 70, "six links, start to start, up to a tenth earlier"
+
+
+def test_a_change_is_announced(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        seen: list[bool] = []
+
+        async def watch() -> None:
+            while True:
+                await c.members["b"].election.wait_change()
+                seen.append(c.members["b"].leads)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            await anyio.lowlevel.checkpoint()
+            await c.stop("a")
+            await until(lambda: True in seen, within=1.5)
+            tasks.cancel_scope.cancel()
+
+    cluster(story)
+
+
+def test_an_election_that_has_ended_claims_nothing(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await c.stop("a")
+        view = c.members["a"].election.view()
+        assert not view.is_leader
+        assert not view.quorate
+        assert not view.settled
+
+    cluster(story)

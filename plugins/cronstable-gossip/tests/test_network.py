@@ -1,0 +1,403 @@
+"""The exchange over real TLS on the loopback: who is let in, what is refused, and what a hostile side can cost."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import pytest
+import trustme
+from cronstable_gossip.certificates import expiries, load
+from cronstable_gossip.network import Bounds, TlsNetwork
+from cronstable_gossip.payload import MOST_BYTES, BadReport
+from cronstable_gossip.settings import Address, TlsFiles
+from cronstable_gossip.wire import Caller, Reply, Untrusted
+
+from cronstable.api import Instant
+from cronstable.testing.host import FakeHost
+
+pytestmark = pytest.mark.anyio
+TIMEOUT = 10.0
+BODY = json.dumps({"node_name": "b", "pad": "x" * 2000}).encode()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class RealClock:
+    """Enough of a clock for transports, which only read it."""
+
+    def now(self) -> Instant:
+        return Instant(wall=1_800_000_000.0, boot=1000.0)
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody sleeps here")
+
+
+@dataclass
+class Answering:
+    """A responder that remembers."""
+
+    reply: Reply = field(default_factory=lambda: Reply(200, '"t"', BODY, '{"cpu_count":2}'))
+    callers: list[Caller] = field(default_factory=list)
+    pushed: list[bytes] = field(default_factory=list)
+
+    def peer(self, caller: Caller) -> Reply:
+        self.callers.append(caller)
+        return Reply(304, '"t"', None, self.reply.stats) if caller.etag == self.reply.etag else self.reply
+
+    def take(self, body: bytes) -> bool:
+        self.pushed.append(body)
+        return body.startswith(b"{")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Pki:
+    """Certificates in files."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ca = trustme.CA()
+
+    def files(
+        self, name: str, *identities: str, ca: trustme.CA | None = None, trust: trustme.CA | None = None
+    ) -> TlsFiles:
+        at = self.directory / name
+        at.mkdir(exist_ok=True)
+        leaf = (ca or self.ca).issue_cert(*(identities or ("localhost", "127.0.0.1")))
+        self.ca.cert_pem.write_to_path(str(at / "ca.pem"))
+        (at / "cert.pem").write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+        leaf.private_key_pem.write_to_path(str(at / "key.pem"))
+        return TlsFiles(str(at / "ca.pem"), str(at / "cert.pem"), str(at / "key.pem"))
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Pki:
+    return Pki(tmp_path)
+
+
+def network(
+    port: int, tls: TlsFiles, *peers: Address, host: FakeHost | None = None, timeout: float = TIMEOUT
+) -> TlsNetwork:
+    return TlsNetwork(
+        host or FakeHost(RealClock(), "n"), Address("127.0.0.1", port), peers, tls, "instance1", Bounds(timeout, 60.0)
+    )
+
+
+@asynccontextmanager
+async def pair(
+    pki: Pki, server: TlsFiles, client: TlsFiles, *, name: str = "127.0.0.1", timeout: float = TIMEOUT
+) -> AsyncIterator[tuple[TlsNetwork, Answering, TlsNetwork]]:
+    """A node that answers, and one that asks it."""
+    port = free_port()
+    answering = Answering()
+    answers = network(port, server, timeout=timeout)
+    asks = network(free_port(), client, Address(name, port), timeout=timeout)
+    await answers.open(answering)
+    await asks.open(Answering())
+    try:
+        yield answers, answering, asks
+    finally:
+        await asks.close()
+        await answers.close()
+
+
+async def test_a_question_is_answered_zipped_and_repeated_with_304(pki: Pki) -> None:
+    async with pair(pki, pki.files("a"), pki.files("b")) as (_, answering, asks):
+        reply = await asks.ask(0, None, TIMEOUT)
+        assert reply == Reply(200, '"t"', BODY, '{"cpu_count":2}')
+        assert await asks.ask(0, '"t"', TIMEOUT) == Reply(304, '"t"', None, '{"cpu_count":2}')
+        assert answering.callers == [Caller(None, "instance1"), Caller('"t"', "instance1")]
+
+
+async def test_a_push_arrives_and_a_malformed_one_is_refused(pki: Pki) -> None:
+    async with pair(pki, pki.files("a"), pki.files("b")) as (_, answering, asks):
+        await asks.push(0, b"{}", TIMEOUT)
+        with pytest.raises(OSError, match="answered 400"):
+            await asks.push(0, b"no", TIMEOUT)
+        with pytest.raises(OSError, match="answered 413"):
+            await asks.push(0, b"{" * 300_000, TIMEOUT)
+        assert answering.pushed == [b"{}", b"no"]
+
+
+async def test_a_server_of_another_ca_or_another_name_is_untrusted(pki: Pki) -> None:
+    other = trustme.CA()
+    async with pair(pki, pki.files("a", ca=other), pki.files("b")) as (_, answering, asks):
+        with pytest.raises(Untrusted):
+            await asks.ask(0, None, TIMEOUT)
+    async with pair(pki, pki.files("a", "cron-c.internal"), pki.files("b")) as (_, answering, asks):
+        with pytest.raises(Untrusted):
+            await asks.ask(0, None, TIMEOUT)
+    assert answering.callers == []
+
+
+async def test_a_client_of_another_ca_is_not_answered_and_told_what_to_look_at(pki: Pki) -> None:
+    other = trustme.CA()
+    async with pair(pki, pki.files("a"), pki.files("b", ca=other)) as (_, answering, asks):
+        with pytest.raises(OSError, match="trust"):
+            await asks.ask(0, None, TIMEOUT)
+        assert answering.callers == []
+
+
+async def test_a_client_without_a_certificate_is_not_answered(pki: Pki) -> None:
+    tls = pki.files("a")
+    port = free_port()
+    answering = Answering()
+    answers = network(port, tls)
+    await answers.open(answering)
+    context = ssl.create_default_context(cafile=tls.ca)
+    try:
+        with anyio.fail_after(TIMEOUT):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            writer.write(http("GET /peer HTTP/1.1\nHost: x"))
+            with suppress(ssl.SSLError, ConnectionError):
+                assert await reader.read(100) == b""
+            writer.close()
+    finally:
+        await answers.close()
+    assert answering.callers == []
+
+
+async def test_nobody_listening_is_refused_and_that_is_told_apart(pki: Pki) -> None:
+    asks = network(free_port(), pki.files("b"), Address("127.0.0.1", free_port()))
+    await asks.open(Answering())
+    try:
+        with pytest.raises(ConnectionRefusedError):
+            await asks.ask(0, None, TIMEOUT)
+    finally:
+        await asks.close()
+
+
+async def test_a_listener_that_closes_answers_nobody_any_more(pki: Pki) -> None:
+    async with pair(pki, pki.files("a"), pki.files("b")) as (answers, _, asks):
+        await asks.ask(0, None, TIMEOUT)
+        await answers.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asks.ask(0, None, TIMEOUT)
+
+
+async def test_a_port_that_is_taken_is_a_failed_start_that_names_the_address(pki: Pki) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"cluster.listen 127.0.0.1:{port}"):
+            await network(port, pki.files("a")).open(Answering())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/", 404), ("GET", "/jobs", 404), ("POST", "/peer", 405)]
+)
+async def test_there_are_two_routes_and_no_other(pki: Pki, method: str, path: str, status: int) -> None:
+    async with (
+        pair(pki, pki.files("a"), pki.files("b")) as (_, _, asks),
+        asks._request(method, 0, path, headers={}) as answer,
+    ):
+        assert answer.status == status
+        assert await answer.read() == b""
+
+
+# -- a hostile side ---------------------------------------------------------------------------------------------------
+
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def hostile(pki: Pki, script: Script) -> AsyncIterator[TlsNetwork]:
+    """A client of ours before a server with a good certificate and bad manners."""
+    tls = pki.files("evil")
+    server = await asyncio.start_server(script, "127.0.0.1", 0, ssl=load(tls).server)
+    port = server.sockets[0].getsockname()[1]
+    asks = network(free_port(), pki.files("b"), Address("127.0.0.1", port))
+    await asks.open(Answering())
+    try:
+        yield asks
+    finally:
+        await asks.close()
+        server.close()
+
+
+def saying(*chunks: bytes, repeat: int = 1) -> Script:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            for chunk in chunks:
+                for _ in range(repeat):
+                    writer.write(chunk)
+                    await writer.drain()
+            writer.close()
+        except (ConnectionError, ssl.SSLError):
+            writer.close()
+
+    return script
+
+
+def http(head: str, body: bytes = b"") -> bytes:
+    return head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body
+
+
+async def test_a_body_without_an_end_is_dropped_at_the_cap(pki: Pki) -> None:
+    start = http("HTTP/1.1 200 OK\nContent-Type: application/json\nConnection: close")
+    async with hostile(pki, saying(start, *[b"x" * 65536] * 100)) as asks:
+        with pytest.raises(BadReport, match=str(MOST_BYTES)):
+            await asks.ask(0, None, TIMEOUT)
+
+
+async def test_a_zip_bomb_is_unpacked_to_the_cap_only(pki: Pki) -> None:
+    bomb = gzip.compress(b"\0" * 100_000_000)
+    start = http(f"HTTP/1.1 200 OK\nContent-Encoding: gzip\nContent-Length: {len(bomb)}", bomb)
+    async with hostile(pki, saying(start)) as asks:
+        reply = await asks.ask(0, None, TIMEOUT)
+        assert reply.body is not None
+        assert len(reply.body) == MOST_BYTES + 1
+
+
+async def test_a_redirect_is_not_followed(pki: Pki) -> None:
+    async with hostile(pki, saying(http("HTTP/1.1 302 Found\nLocation: /peer\nContent-Length: 0"))) as asks:
+        with pytest.raises(OSError, match="answered 302"):
+            await asks.ask(0, None, TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x00\x01\x02",
+        b"HTTP/9.9 banana\r\n\r\n",
+        http("HTTP/1.1 200 OK\nContent-Length: 10", b"abc"),
+        b"A" * 100_000,
+    ],
+    ids=["nothing", "bytes", "banana", "short", "long line"],
+)
+async def test_what_is_not_http_is_a_failed_question(pki: Pki, answer: bytes) -> None:
+    async with hostile(pki, saying(answer)) as asks:
+        with pytest.raises(OSError) as failure:
+            await asks.ask(0, None, TIMEOUT)
+        assert not isinstance(failure.value, Untrusted | ConnectionRefusedError)
+
+
+async def test_silence_costs_no_more_than_the_timeout(pki: Pki) -> None:
+    over = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    async with hostile(pki, script) as asks:
+        with pytest.raises(TimeoutError, match="no answer in time"):
+            await asks.ask(0, None, 0.2)
+        over.set()
+
+
+async def test_a_body_that_does_not_come_is_given_up(pki: Pki) -> None:
+    tls = pki.files("a")
+    port = free_port()
+    answering = Answering()
+    answers = network(port, tls, timeout=0.3)
+    await answers.open(answering)
+    try:
+        with anyio.fail_after(TIMEOUT):
+            context = load(pki.files("b")).client
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+            writer.write(http("POST /reboot-ran HTTP/1.1\nHost: x\nContent-Length: 5"))
+            assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+            writer.close()
+    finally:
+        await answers.close()
+    assert answering.pushed == []
+
+
+# -- rotation ---------------------------------------------------------------------------------------------------------
+
+
+async def test_changed_files_are_used_on_both_sides_without_a_moment_of_refusal(pki: Pki) -> None:
+    server, client = pki.files("a"), pki.files("b")
+    async with pair(pki, server, client) as (answers, answering, asks):
+        await asks.ask(0, None, TIMEOUT)
+        pki.ca = trustme.CA()
+        pki.files("a")
+        await answers.rotate()
+        with pytest.raises(Untrusted):
+            await asks.ask(0, None, TIMEOUT)
+        pki.files("b")
+        await asks.rotate()
+        assert (await asks.ask(0, None, TIMEOUT)).status == 200
+        assert len(answering.callers) == 2
+
+
+async def test_while_the_files_stand_still_nothing_is_made_anew(pki: Pki) -> None:
+    async with pair(pki, pki.files("a"), pki.files("b")) as (answers, _, asks):
+        material = answers._material
+        await answers.rotate()
+        assert answers._material is material
+        assert (await asks.ask(0, None, TIMEOUT)).status == 200
+
+
+async def test_half_written_files_are_said_once_and_tried_again(pki: Pki) -> None:
+    tls = pki.files("a")
+    host = FakeHost(RealClock(), "a")
+    port = free_port()
+    answers = network(port, tls, host=host)
+    asks = network(free_port(), pki.files("b"), Address("127.0.0.1", port))
+    await answers.open(Answering())
+    await asks.open(Answering())
+    try:
+        good = Path(tls.cert).read_bytes()
+        Path(tls.cert).write_bytes(good[: len(good) // 2])
+        for _ in range(3):
+            await answers.rotate()
+        assert len(host.logged("the changed certificates do not load")) == 1
+        assert (await asks.ask(0, None, TIMEOUT)).status == 200
+        Path(tls.cert).unlink()
+        await answers.rotate()
+        assert (await asks.ask(0, None, TIMEOUT)).status == 200
+        pki.files("a")
+        await answers.rotate()
+        assert host.logged("the certificates changed and are in use")
+        assert (await asks.ask(0, None, TIMEOUT)).status == 200
+    finally:
+        await asks.close()
+        await answers.close()
+
+
+@pytest.mark.parametrize("what", ["ca", "cert", "key"])
+async def test_a_file_that_does_not_load_is_a_failed_start_that_names_it(pki: Pki, what: str) -> None:
+    tls = pki.files("a")
+    Path(getattr(tls, what)).write_text("nothing")
+    with pytest.raises(OSError, match=f"cluster.tls.{what} "):
+        await network(free_port(), tls).open(Answering())
+
+
+async def test_a_certificate_that_ends_soon_is_warned_of(pki: Pki) -> None:
+    class Later(RealClock):
+        def __init__(self, wall: float) -> None:
+            self.wall = wall
+
+        def now(self) -> Instant:
+            return Instant(self.wall, 1000.0)
+
+    tls = pki.files("a")
+    (end,) = expiries(Path(tls.cert).read_bytes())
+    for left, said in ((15 * 86_400, 0), (13 * 86_400, 1), (-1, 1)):
+        host = FakeHost(Later(end - left), "a")
+        answers = network(free_port(), tls, host=host)
+        await answers.open(Answering())
+        await answers.rotate()
+        await answers.close()
+        assert len([line for line in host.logged("the certificate in") if "cert.pem" in line]) == said
+    assert list(expiries(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----")) == []
