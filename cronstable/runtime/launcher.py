@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -28,6 +28,7 @@ HISTORY = 20
 REPLACE_GRACE: Seconds = 5.0
 """Added to killTimeout: how long a replacement waits for its victims before it is given up."""
 
+What = TypeVar("What", LiveRun, RunRecord)
 Recheck = Callable[[], Decision]
 Execute = Callable[[RunRequest, Callable[[LiveRun], None], Callable[[], None]], Awaitable[RunRecord]]
 """Carry out one run: ask the permit right before the spawn (what it raises ends the run unspawned), report the process,
@@ -282,9 +283,20 @@ class Launcher:
         except Denied as denied:
             self.record(job, key.scheduled_at, denied.decision)
             refusal = denied.decision
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged with its traceback
+            # A defect of ours costs the run that met it; in the daemon's task group it would end all of them.
+            self._log.exception("job %s: the run met a defect of cronstable (run %s)", job.name, key.run_id)
+            record = self._lost(flight, error)
         finally:
             self._hub.close(key.run_id)
             self._land(flight, record, refusal)
+
+    def _lost(self, flight: Flight, error: Exception) -> RunRecord:
+        """The record of a run of which nobody can tell how it ended."""
+        now, started = self._clock.now().wall, None if flight.run is None else flight.run.started_at
+        duration = None if started is None else now - started
+        reason = f"a defect of cronstable: {type(error).__name__}"
+        return RunRecord(flight.key, Outcome.UNKNOWN, None, started, now, duration, fail_reason=reason)
 
     async def _queue(self, flight: Flight) -> None:
         """Until the runs ahead are over, or this one is not wanted any more."""
@@ -307,7 +319,7 @@ class Launcher:
         self._live = None
         self._bus.emit(RunStarted(live))
         for listener in self.listeners:
-            listener.started(flight.job, live)
+            self._tell(listener.started, flight.job, live)
 
     def _land(self, flight: Flight, record: RunRecord | None, refusal: Decision | None) -> None:
         flights = self._flights[flight.job.name]
@@ -324,9 +336,15 @@ class Launcher:
             self.remember(record)
             self._bus.emit(RunFinished(record))
             for listener in self.listeners:
-                listener.finished(flight.job, record)
+                self._tell(listener.finished, flight.job, record)
         elif refusal is not None and self.admission is not None:
             self.admission.denied(flight.job, flight.key, refusal)
+
+    def _tell(self, told: Callable[[Job, What], None], job: Job, what: What) -> None:
+        try:
+            told(job, what)
+        except Exception:  # noqa: BLE001 - as in ``_fly``
+            self._log.exception("job %s: a listener of runs broke", job.name)
 
     def _say(self, record: RunRecord) -> None:
         """One line per run: what came out of it, and why when it failed."""
