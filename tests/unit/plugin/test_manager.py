@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cronstable.api import PluginError, Problem
+from cronstable.plugin import hints
 from cronstable.plugin.manager import KEY, PluginHealth, PluginInfo, Plugins, Provided, load_factory, load_plugins
 
 Install = Callable[..., str]
@@ -328,30 +329,41 @@ def test_a_missing_backend_is_explained_by_a_broken_plugin_that_never_spoke(inst
     )
 
 
+@pytest.fixture
+def known_kv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One entry in the hint table that no environment of a developer has installed."""
+    monkeypatch.setattr(hints, "PROVIDERS", {("election backend", "kv"): "cronstable-kv"})
+    monkeypatch.setattr(hints, "PATHS", {"cluster.kvKey": "cronstable-kv"})
+
+
+@pytest.mark.usefixtures("known_kv")
 def test_a_known_backend_is_explained_by_its_broken_distribution(install: Install) -> None:
-    install("cronstable-etcd", "import acme_absent", name="etcd", version="2.3")
-    assert load().why_missing("election backend", "etcd") == (
-        "plugin etcd (cronstable-etcd 2.3) provides it but cannot be used: "
+    install("cronstable-kv", "import acme_absent", name="kv", version="2.3")
+    assert load().why_missing("election backend", "kv") == (
+        "plugin kv (cronstable-kv 2.3) provides it but cannot be used: "
         "ModuleNotFoundError: No module named 'acme_absent'"
     )
 
 
+@pytest.mark.usefixtures("known_kv")
 def test_a_known_backend_that_is_not_installed_is_explained_by_an_install_line(install: Install) -> None:
     install("acme-redis", "import acme_absent")
-    assert load().why_missing("election backend", "kubernetes") == (
-        "cronstable-k8s provides it; install it with: pip install cronstable cronstable-k8s"
+    assert load().why_missing("election backend", "kv") == (
+        "cronstable-kv provides it; install it with: pip install cronstable cronstable-kv"
     )
 
 
+@pytest.mark.usefixtures("known_kv")
 def test_a_known_key_that_is_not_installed_is_explained_by_an_install_line() -> None:
-    explained = load().why_missing(KEY, "cluster.observability")
-    assert explained == "cronstable-gossip provides it; install it with: pip install cronstable cronstable-gossip"
+    explained = load().why_missing(KEY, "cluster.kvKey")
+    assert explained == "cronstable-kv provides it; install it with: pip install cronstable cronstable-kv"
 
 
+@pytest.mark.usefixtures("known_kv")
 def test_a_known_backend_that_is_disabled_is_explained_by_the_variable(install: Install) -> None:
-    install("cronstable-etcd", "VALUE = 1", name="etcd")
-    assert load({"CRONSTABLE_DISABLED_PLUGINS": "etcd"}).why_missing("election backend", "etcd") == (
-        "plugin etcd (cronstable-etcd 1.0) provides it but is disabled by CRONSTABLE_DISABLED_PLUGINS"
+    install("cronstable-kv", "VALUE = 1", name="kv")
+    assert load({"CRONSTABLE_DISABLED_PLUGINS": "kv"}).why_missing("election backend", "kv") == (
+        "plugin kv (cronstable-kv 1.0) provides it but is disabled by CRONSTABLE_DISABLED_PLUGINS"
     )
 
 
