@@ -31,10 +31,14 @@ class HttpxClient:
 
     def __init__(self) -> None:
         self._clients: dict[ssl.SSLContext | None, httpx.AsyncClient] = {}
+        # For addresses that speak no TLS: to load the system's CAs takes longer than everything else at a start.
+        self._trusts_nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
-    async def _client(self, tls: ssl.SSLContext | None) -> httpx.AsyncClient:
+    async def _client(self, url: str, tls: ssl.SSLContext | None) -> httpx.AsyncClient:
         import httpx
 
+        if tls is None and url.startswith("http://"):
+            tls = self._trusts_nobody
         client = self._clients.pop(tls, None)
         if client is None:
             # These two log each request with its address, which can be the secret of a webhook.
@@ -63,7 +67,7 @@ class HttpxClient:
 
         try:
             with anyio.fail_after(timeout):
-                client = await self._client(tls)
+                client = await self._client(url, tls)
                 answer = await client.request(method, url, headers=dict(headers), content=content, timeout=timeout)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _os_error(error) from error
@@ -84,12 +88,12 @@ class HttpxClient:
         import anyio
         import httpx
 
-        client = await self._client(tls)
-        request = client.build_request(
-            method, url, headers=dict(headers), content=content, timeout=httpx.Timeout(timeout, read=None)
-        )
         try:
             with anyio.fail_after(timeout):
+                client = await self._client(url, tls)
+                # Of the lines no deadline is known here.
+                limits = httpx.Timeout(timeout, read=None)
+                request = client.build_request(method, url, headers=dict(headers), content=content, timeout=limits)
                 answer = await client.send(request, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _os_error(error) from error

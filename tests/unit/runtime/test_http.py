@@ -125,3 +125,22 @@ async def test_replaced_tls_contexts_are_not_kept_for_ever(client: HttpxClient, 
         for _ in range(CONTEXTS_KEPT + 4):
             await client.request("GET", url, timeout=10, tls=ssl.create_default_context())
     assert len(client._clients) == CONTEXTS_KEPT
+
+
+async def test_an_address_that_is_none_is_an_os_error_for_both(client: HttpxClient) -> None:
+    with pytest.raises(OSError, match="InvalidURL"):
+        await client.request("GET", "http://a b:x/", timeout=10)
+    with pytest.raises(OSError, match="InvalidURL"):
+        async with client.stream("GET", "http://a b:x/", timeout=10):
+            pass
+
+
+async def test_who_speaks_no_tls_is_given_no_authorities_and_who_does_is(client: HttpxClient, server: Server) -> None:
+    async with server(HEAD + b"Content-Length: 0\r\n\r\n") as url:
+        await client.request("GET", url, timeout=10)
+        (context,) = client._clients
+        assert context is not None
+        assert context.get_ca_certs() == []
+        with pytest.raises(OSError, match="ConnectError"):
+            await client.request("GET", url.replace("http://", "https://"), timeout=10)
+        assert None in client._clients
