@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from cronstable.cli.ask import node_at
 from cronstable.cli.main import run as run_cli
 from cronstable.cli.reasons import WORDS
 from cronstable.cli.why import why_command
@@ -312,6 +313,19 @@ def test_the_first_listener_of_a_configuration_is_asked(served: Served, tmp_path
     assert (without.exit_code, broken.exit_code) == (1, 1)
     assert "has no web.listen" in without.stderr
     assert "cannot be used" in broken.stderr
+
+
+@pytest.mark.parametrize(
+    ("listen", "asked"),
+    [
+        ("http://0.0.0.0:8080", "127.0.0.1"),
+        ("http://*:8080", "127.0.0.1"),
+        ("https://[::]:8443", "::1"),
+        ("http://cron-a:8080", "cron-a"),
+    ],
+)
+def test_a_node_that_listens_everywhere_is_asked_on_this_machine(listen: str, asked: str) -> None:
+    assert node_at(listen).open().host == asked
 
 
 def test_the_token_of_a_file_is_sent_and_asked_for_when_it_is_missing(served: Served, tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""What plugins see of the daemon besides its snapshot: the decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict
+from cronstable.plugin.protocols import Actor, Command, CommandOutcome, Done, Host, HostSnapshot
+from cronstable.runtime.bus import EventBus
+from cronstable.runtime.files import SystemFiles
+from cronstable.runtime.host import DaemonHost, Seams
+from cronstable.runtime.output import OutputHub
+from cronstable.testing.clock import VirtualClock
+from cronstable.testing.host import FakeHost
+
+
+def daemon_host(ring: DecisionRing) -> Host:
+    fake = FakeHost(VirtualClock(), fs=SystemFiles())
+    seams = Seams(fake.clock, fake.rng, fake.ids, fake.fs, fake.http, fake.threads, fake.processes)
+    host = DaemonHost(seams=seams, log=fake.log, bus=EventBus(fake.log), hub=OutputHub())
+
+    def snapshot() -> HostSnapshot:
+        return fake.snapshot()
+
+    async def do(command: Command, by: Actor) -> CommandOutcome:
+        return Done()
+
+    host.connect(snapshot, do, ring)
+    return host
+
+
+def fake_host(ring: DecisionRing) -> Host:
+    host = FakeHost(VirtualClock())
+    host.ring = ring
+    return host
+
+
+@pytest.mark.parametrize("make", [daemon_host, fake_host])
+def test_a_host_tells_the_newest_decisions_on_a_job_newest_first(make: Callable[[DecisionRing], Host]) -> None:
+    ring = DecisionRing()
+    host = make(ring)
+    for t in range(150):
+        for job in ("a", "b"):
+            ring.add(DecisionRecord("n", job, t, float(t), Decision(Verdict.RUN, Reason.LEADER)))
+    assert [(r.job, r.scheduled_at) for r in host.decisions("a", 2)] == [("a", 149), ("a", 148)]
+    assert len(host.decisions("a")) == 100
+    assert len(host.decisions("a", 1_000)) == 150
+    assert list(host.decisions("a", 0)) == list(host.decisions("a", -1)) == list(host.decisions("nobody")) == []
