@@ -199,11 +199,15 @@ def test_a_keepalive_whose_answer_is_lost_costs_nothing_while_there_is_time(mode
     virtually(story)
 
 
-def test_l4_a_dead_etcd_is_asked_twice_a_second_at_most(model: Any, elections: Any) -> None:
+@pytest.mark.parametrize("error", [OSError("refused"), ConnectionResetError("hung up"), TimeoutError("silent")])
+def test_l4_a_dead_etcd_is_asked_twice_a_second_at_most(model: Any, elections: Any, error: OSError) -> None:
+    def fail(url: str, path: str, body: Any) -> None:
+        raise error
+
     async def story() -> None:
         async with elections(model(), "a", "b") as nodes:
             for one in nodes:
-                one.line.cut = "refused"
+                one.line.before = fail
                 one.line.calls.clear()
             await nodes[0].host.clock.sleep(60)
             for one in nodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -22,6 +23,8 @@ ELSEWHERE: Final = frozenset({4, 8, 13, 14})
 
 STALE_TOKEN: Final = ("invalid auth token", "user name is empty", "revision of auth store is old")
 """What etcd says with other codes when it means: authenticate again."""
+
+TRY_TWICE_EVERY: Seconds = 5.0
 
 COMMON_NAME: Final = "CommonName of client sending a request against gateway"
 
@@ -80,6 +83,7 @@ class Gateway:
         self._token: str | None = None
         self._open = False
         """The server said that it knows no authentication."""
+        self._once_until = -math.inf
 
     async def call(self, path: str, body: Mapping[str, Json]) -> Mapping[str, Json]:
         """POST ``body`` and give what came back, out of its ``result`` where the gateway streams."""
@@ -95,7 +99,7 @@ class Gateway:
                     raise StoreUnavailable(f"{endpoint} refuses a token that it has just given: {error}") from None
                 again = False
             except _TryElsewhere as error:
-                if error.emptied and again:
+                if error.emptied and again and self._may_try_twice():
                     # Some builds hang up on a dead token; a pooled connection may also have died while it was idle.
                     self._token, again = None, False
                     continue
@@ -103,6 +107,14 @@ class Gateway:
                 self._current = (self._current + 1) % len(self._endpoints)
                 if len(failures) == len(self._endpoints):
                     raise StoreUnavailable("; ".join(failures), ambiguous=True) from None
+
+    def _may_try_twice(self) -> bool:
+        """Not each time: a member that does nothing but hang up is not to be asked twice as often."""
+        boot = self._host.clock.now().boot
+        if boot < self._once_until:
+            return False
+        self._once_until = boot + TRY_TWICE_EVERY
+        return True
 
     @asynccontextmanager
     async def watch(self, request: Mapping[str, Json]) -> AsyncIterator[AsyncIterator[Mapping[str, Json]]]:

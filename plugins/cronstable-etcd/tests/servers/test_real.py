@@ -134,10 +134,10 @@ async def test_a_key_put_by_hand_is_removed_after_one_ttl_and_not_before(shared_
 
 async def test_a_key_deleted_by_hand_waits_for_its_lease(shared_etcd: Any, real: Any) -> None:
     await shared_etcd.ready()
-    holder, other = (real(shared_etcd.urls, "deleted", ttl=3.0).store for _ in range(2))
-    grant = await win(holder, ttl=3.0)
+    holder, other = (real(shared_etcd.urls, "deleted", ttl=6.0).store for _ in range(2))
+    grant = await win(holder, ttl=6.0)
     await shared_etcd.call("/v3/kv/deleterange", {"key": base64.b64encode(b"deleted").decode()}, timeout=20)
-    answer = await other.acquire(B, 3.0, nonce="n1")
+    answer = await other.acquire(B, 6.0, nonce="n1")
     assert isinstance(answer, Seen)
     assert answer.record.holder == A
     assert await until_vacant(other) == Vacant(grant.fence)
@@ -161,10 +161,10 @@ async def test_an_etcd_that_was_killed_and_comes_back_keeps_the_term(make_cluste
 async def test_an_etcd_that_is_paused_is_unavailable_until_it_wakes(make_cluster: Any, real: Any) -> None:
     cluster = make_cluster()
     await cluster.ready()
-    one = real(cluster.urls, ttl=LONG, post_timeout=0.5)
+    one = real(cluster.urls, ttl=LONG, post_timeout=2.0)
     grant = await win(one.store)
     cluster.members[0].send(signal.SIGSTOP)
-    with pytest.raises(StoreUnavailable, match=r"no answer within 0\.5 s"):
+    with pytest.raises(StoreUnavailable, match="no answer within 2 s"):
         await one.store.renew(grant, nonce="n1")
     cluster.members[0].send(signal.SIGCONT)
     # Whether the first try landed is nobody's guess: its nonce is among those that were tried.
@@ -196,7 +196,7 @@ async def test_of_three_members_the_leading_one_may_be_killed_or_paused(
     number = await raft_leader(cluster)
     # Asked first, so that it is the one that fails.
     urls = cluster.urls[number:] + cluster.urls[:number]
-    leader, follower = (real(urls, ttl=LONG, post_timeout=1.0).store for _ in range(2))
+    leader, follower = (real(urls, ttl=LONG, post_timeout=3.0).store for _ in range(2))
     grant = await win(leader)
     assert isinstance(await follower.observe(), Seen)
     cluster.members[number].send(fault)
@@ -211,7 +211,7 @@ async def test_of_three_members_the_leading_one_may_be_killed_or_paused(
 async def test_without_a_majority_of_members_nothing_is_granted(make_cluster: Any, real: Any) -> None:
     cluster = make_cluster(3)
     await cluster.ready()
-    one = real(cluster.urls, ttl=LONG, post_timeout=1.0)
+    one = real(cluster.urls, ttl=LONG, post_timeout=3.0)
     grant = await win(one.store)
     for member in cluster.members[1:]:
         member.stop()
