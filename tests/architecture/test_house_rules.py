@@ -68,7 +68,8 @@ def tracked(repo: Path) -> list[Path]:
         names = [name for name in listing.stdout.decode().split("\0") if name]
         return [repo / name for name in names if (repo / name).is_file()]
     # An archive of the sources has no index: then all files count that are not build products.
-    hidden = {".venv", "build", "dist", "__pycache__"}
+    caches = {".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".import_linter_cache", "__pycache__"}
+    hidden = caches | {".venv", "build", "dist"}
     return [p for p in repo.rglob("*") if p.is_file() and not hidden & set(p.relative_to(repo).parts)]
 
 
