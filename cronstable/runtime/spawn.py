@@ -132,7 +132,7 @@ class PosixSpawner:
                 plan = _write_plan(spec, spec.identity)
                 status = os.pipe()
                 argv = [sys.executable, "-I", "-S", _HELPER, str(plan), str(status[1])]
-                env, cwd, extra = {}, "/", (plan, status[1])
+                env, cwd, extra = {}, None, (plan, status[1])
             popen = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,

@@ -67,6 +67,13 @@ async def test_explicit_variables_win_over_the_users_home(run: Run) -> None:
 
 
 @as_root
+async def test_a_job_of_another_user_starts_in_the_directory_that_any_job_starts_in(run: Run) -> None:
+    own = await run("pwd -P", capture_stdout=True)
+    theirs = await run("pwd -P", capture_stdout=True, user="nobody")
+    assert own.stdout == theirs.stdout == f"{os.path.realpath(os.getcwd())}\n"
+
+
+@as_root
 async def test_the_command_is_the_same_process_with_the_same_exit_code(run: Run) -> None:
     assert (await run("exit 7", user="nobody")).exit_code == 7
 
