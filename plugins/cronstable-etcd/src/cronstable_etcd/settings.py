@@ -89,14 +89,14 @@ def redacted(url: str) -> str:
 
 def _endpoints(problems: list[Problem], value: Json) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        problems.append(Problem(("endpoints",), "endpoints must name at least one URL", hint="http://127.0.0.1:2379"))
+        problems.append(Problem(("endpoints",), "endpoints must name at least one URL", hint="for example http://127.0.0.1:2379"))
         return DEFAULT_ENDPOINTS
     urls: list[str] = []
     for i, text in enumerate(value):
         url = text.strip() if isinstance(text, str) else ""
         wrong = _wrong_with(url)
         if wrong is not None:
-            hint = "http://HOST:PORT or https://HOST:PORT"
+            hint = "write http://HOST:PORT or https://HOST:PORT"
             problems.append(Problem(("endpoints", i), f"{redacted(url)!r} is not usable: {wrong}", hint=hint))
         elif url.rstrip("/") not in urls:
             urls.append(url.rstrip("/"))
