@@ -157,7 +157,10 @@ async def test_a_child_inherits_nothing_of_the_daemon(run: Run) -> None:
     assert blocked == set()
     # 3 is the directory that ls itself reads.
     assert lines[:4] == ["0", "1", "2", "3"]
-    assert lines[4:] == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
+    assert lines[4:6] == ["SigBlk:", "0" * 16]
+    # 32 and 33 belong to the C library: whoever started this suite may have left them ignored, and no program can
+    # change that.
+    assert int(lines[7], 16) & ~(0b11 << 31) == 0
 
 
 async def test_standard_input_is_empty(run: Run) -> None:
