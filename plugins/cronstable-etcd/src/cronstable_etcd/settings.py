@@ -89,7 +89,9 @@ def redacted(url: str) -> str:
 
 def _endpoints(problems: list[Problem], value: Json) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        problems.append(Problem(("endpoints",), "endpoints must name at least one URL", hint="for example http://127.0.0.1:2379"))
+        problems.append(
+            Problem(("endpoints",), "endpoints must name at least one URL", hint="for example http://127.0.0.1:2379")
+        )
         return DEFAULT_ENDPOINTS
     urls: list[str] = []
     for i, text in enumerate(value):
