@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -138,6 +139,8 @@ def make(settings: object, host: Host) -> Notifier:
     from cronstable.builtin.templating import Templates
 
     assert isinstance(settings, SentrySettings)
+    # It logs each request with its address, which is a part of the DSN; what went wrong is said by the host.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
     return Sentry(settings, host, Templates(dict(settings.templates)))
 
 
@@ -202,6 +205,7 @@ class Sentry:
     def _capture(self, dsn: str, event: Event) -> str | None:
         """Blocking: deliver one event; why the server did not take it, None when it did."""
         import sentry_sdk
+        import urllib3
         from sentry_sdk.transport import HttpTransport
         from sentry_sdk.utils import BadDsn
 
@@ -209,6 +213,11 @@ class Sentry:
 
         class Transport(HttpTransport):
             TIMEOUT = 5
+
+            def _get_pool_options(self) -> dict[str, object]:
+                # A redirect would hand the event and the key to somebody else; and the host tries again by itself.
+                once = urllib3.Retry(0, redirect=0, raise_on_redirect=False)
+                return {**super()._get_pool_options(), "retries": once}
 
             def on_dropped_event(self, _reason: str) -> None:
                 lost.append(_reason)

@@ -74,6 +74,16 @@ def test_an_event_has_the_reason_the_output_and_what_the_section_adds(daemon: St
     assert len(endpoint.requests) == 1
 
 
+def test_a_redirect_is_not_followed_and_no_part_of_the_dsn_is_logged(daemon: StartDaemon, endpoint: Endpoint) -> None:
+    dsn = endpoint.url.replace("http://", "http://sesame@") + "/away/hush/1"
+    running = daemon(config(), level="DEBUG", DSN=dsn)
+    running.wait_for("sentry could not be told: the event was not taken")
+    running.stop()
+    assert {request.path for request in endpoint.requests} == {"/away/hush/api/1/envelope/"}
+    assert "sesame" not in running.text
+    assert "hush" not in running.text
+
+
 def test_the_usual_fingerprint_is_machine_and_job(daemon: StartDaemon, endpoint: Endpoint) -> None:
     dsn = endpoint.url.replace("http://", "http://sesame@") + "/1"
     daemon(config(), DSN=dsn, HOSTNAME="host-1")
