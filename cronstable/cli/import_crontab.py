@@ -23,6 +23,10 @@ defaults:
     producesStdout: false
     producesStderr: false
 """
+_HOME = """\
+  # Where cron starts commands.
+  workingDirectory: "~"
+"""
 
 
 @click.group("import")
@@ -71,7 +75,9 @@ def as_yaml(entries: list[CronLine]) -> str:
             if mailto:
                 lines.append(f"  # MAILTO={mailto}: cron mailed all output there; see onFailure.report.mail\n")
         lines += _job(entry, _name(entry, names))
-    return _HEAD + "".join(lines)
+    # With a column of users each has a home of its own, which is known on the host that runs them.
+    home = _HOME if entries[0].user is None else ""
+    return _HEAD + home + "".join(lines)
 
 
 def _job(entry: CronLine, name: str) -> Iterator[str]:
@@ -81,18 +87,24 @@ def _job(entry: CronLine, name: str) -> Iterator[str]:
         yield from (f"      {line}\n" if line else "\n" for line in entry.command.removesuffix("\n").split("\n"))
     else:
         yield f"    command: {_text(entry.command)}\n"
-    yield f"    schedule: {_text(entry.when)}\n"
+    yield f"    schedule: {_text(' '.join(entry.when.split()))}\n"
     if entry.zone is not None:
         yield f"    timezone: {_text(entry.zone)}\n"
     if entry.user is not None:
         yield f"    user: {_text(entry.user)}\n"
     if entry.shell is not None:
         yield f"    shell: {_text(entry.shell)}\n"
+    if entry.variables.get("HOME"):
+        yield f"    workingDirectory: {_literal(entry.variables['HOME'])}\n"
     if entry.variables:
         yield "    environment:\n"
         for key, value in entry.variables.items():
-            # A dollar is cron's own character, and would be read as a variable of the daemon here.
-            yield f"      - key: {key}\n        value: {_text(value.replace('$', '$$'))}\n"
+            yield f"      - key: {key}\n        value: {_literal(value)}\n"
+
+
+def _literal(value: str) -> str:
+    """A dollar is cron's own character, and would be read as a variable of the daemon here."""
+    return _text(value.replace("$", "$$"))
 
 
 def _name(entry: CronLine, taken: set[str]) -> str:

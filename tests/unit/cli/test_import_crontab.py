@@ -72,6 +72,23 @@ def test_standard_input_survives_the_import(capsys: pytest.CaptureFixture[str], 
     assert done.stdout == 'Hello,\n"world"\n'
 
 
+def test_commands_start_where_cron_starts_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = imported(capsys, tmp_path, "@daily bin/backup\nHOME=/srv/a$b\n@daily bin/backup\n")[1]
+    file = tmp_path / "made.yaml"
+    file.write_text(out)
+    result = load(str(file), plugins=load_plugins(os.environ), environ={"HOME": "/home/ann"}, hostname="host")
+    assert result.findings == ()
+    assert result.config is not None
+    assert [job.options.working_directory for job in result.config.jobs] == ["/home/ann", "/srv/a$b"]
+
+
+def test_the_columns_of_a_schedule_have_one_space_between_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = imported(capsys, tmp_path, "17 *\t* *   * true\n")[1]
+    assert [job["schedule"] for job in yaml.safe_load(out)["jobs"]] == ["17 * * * *"]
+
+
 def test_without_cron_tz_times_stay_those_of_the_host(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     result = loaded(imported(capsys, tmp_path, "0 7 * * * true\n")[1], tmp_path)
     assert result.config is not None
