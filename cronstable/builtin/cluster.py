@@ -46,9 +46,24 @@ def cronstable_config_fragments() -> Iterable[ConfigFragment]:
                 "type": "object",
                 "description": "What a new leader does about occurrences that nobody started.",
                 "properties": {
-                    "window": {"type": ["number", "string"], "pattern": "^auto$", "exclusiveMinimum": 0},
-                    "mode": {"type": "string", "enum": ["all", "last", "none"], "default": "all"},
-                    "limit": {"type": "integer", "minimum": 1, "default": 100},
+                    "window": {
+                        "type": ["number", "string"],
+                        "pattern": "^auto$",
+                        "exclusiveMinimum": 0,
+                        "description": "How late it may be, in seconds; `auto`: three worst handovers, at least 60.",
+                    },
+                    "mode": {
+                        "type": "string",
+                        "enum": ["all", "last", "none"],
+                        "default": "all",
+                        "description": "All of them, the newest of each job, or none.",
+                    },
+                    "limit": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "default": 100,
+                        "description": "Late starts at a time; the rest follows.",
+                    },
                 },
                 "additionalProperties": False,
                 "examples": [{"window": "auto", "mode": "all"}],

@@ -28,7 +28,6 @@ NOT_ACTED_ON_YET: Final = frozenset(
         "archiveOutput",
         "redactArchivedSecrets",
         "concurrencyScope",
-        "onUnfinishedClaim",
     }
 )
 """Job keys that this version checks but does not follow; a key leaves this set with the change that follows it."""
@@ -41,7 +40,6 @@ _INERT: Final[Mapping[str, Json]] = {
     "onlyIfLastSucceeded": False,
     "catchupJitterSeconds": 0,
     "startingDeadlineSeconds": None,
-    "onUnfinishedClaim": "skip",
 }
 """Values that ask for nothing."""
 

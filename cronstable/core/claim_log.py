@@ -65,6 +65,8 @@ FLUSH_AFTER: Final = 10.0
 """Seconds that started ids wait for an append to ride on before they get one of their own."""
 ALLOWANCE: Final = 5
 """Seconds that clocks of two nodes may be apart without harm when a log begins (claims.md 8)."""
+BEHIND: Final = 2 * ALLOWANCE
+"""Seconds that a leader may be behind the floor: a log that just began has it ahead of every clock. It waits then."""
 DOUBT: Final = 3.0
 """Seconds for which a record that must exist is looked for before the log counts as damaged."""
 REMEMBERED_SETS: Final = 8
@@ -88,6 +90,11 @@ def may_spawn(state: ClaimState, run_id: str) -> bool:
     A claim of an earlier term is ours again only once the new term has read what happened meanwhile.
     """
     return is_open(state) and any(claim.run_id == run_id for claim in state.pending)
+
+
+def trimmable(state: ClaimState) -> int:
+    """Records below this number are of no use to anybody who reads the log from its end."""
+    return claim_records.lowest(state.ledger, state.ledger.last)
 
 
 def unspawned(state: ClaimState) -> tuple[Claim, ...]:
@@ -129,8 +136,8 @@ def step(state: ClaimState, event: Event, now: Instant) -> Result:
         case Spawned(run_id):
             begun_at = now.boot if state.begun_at is None else state.begun_at
             return replace(_without(state, run_id), begun=(*state.begun, run_id), begun_at=begun_at), ()
-        case Handed(run_id):
-            pending = tuple(replace(c, handed=True) if c.run_id == run_id else c for c in state.pending)
+        case Handed(run_id, waits):
+            pending = tuple(replace(c, handed=waits) if c.run_id == run_id else c for c in state.pending)
             return replace(state, pending=pending), ()
         case Dropped(run_id, reason):
             return replace(_without(state, run_id), dropped=MappingProxyType({**state.dropped, run_id: reason})), ()
@@ -285,7 +292,7 @@ def _open(state: ClaimState, term: Term, nonce: str, now: Instant) -> Result:
 
 def raised_floor(wall: float, store_at: float | None) -> EpochSeconds:
     """The floor of a log of which nothing is known: nobody can have claimed a T later than this."""
-    return math.ceil(max(wall, wall if store_at is None else store_at)) + ALLOWANCE
+    return math.floor(max(wall, wall if store_at is None else store_at) + ALLOWANCE)
 
 
 def next_floor(
@@ -299,7 +306,7 @@ def next_floor(
 
 
 def _behind(ledger: Ledger, now: Instant) -> bool:
-    return now.wall < ledger.floor - ALLOWANCE
+    return now.wall < ledger.floor - BEHIND
 
 
 def _stand_down(state: ClaimState, term: Term, now: Instant) -> Result:

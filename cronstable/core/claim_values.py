@@ -338,9 +338,10 @@ class Spawned:
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """The launcher took this run, and it has to wait there for a run before it."""
+    """The launcher took this run, and it waits there for a run before it; ``waits`` False: it is not there any more."""
 
     run_id: str
+    waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)

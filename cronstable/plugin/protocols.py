@@ -525,6 +525,11 @@ class Claims(Protocol):
     """
 
     @property
+    def worst_handover(self) -> Seconds:
+        """How long nobody may lead, in seconds, when a holder dies and the store works."""
+        ...
+
+    @property
     def term(self) -> HeldTerm | None:
         """The term held now, whether or not its deadline has passed; None while there is none."""
         ...

@@ -32,13 +32,21 @@ class ClaimDoor:
     ``op_timeout``: seconds that one call may take, beside the wait for the store to be free.
     """
 
-    def __init__(self, log: ClaimLog, keeper: TermKeeper, host: Host, op_timeout: Seconds) -> None:
+    def __init__(
+        self, log: ClaimLog, keeper: TermKeeper, host: Host, *, op_timeout: Seconds, worst_handover: Seconds
+    ) -> None:
         self._claim_log = log
         self._keeper = keeper
         self._host = host
         self._op_timeout = op_timeout
+        self._worst_handover = worst_handover
         self._bugs: set[str] = set()
         self.returned: tuple[str, ...] = ()
+
+    @property
+    def worst_handover(self) -> Seconds:
+        """See ``Claims.worst_handover``."""
+        return self._worst_handover
 
     @property
     def term(self) -> HeldTerm | None:

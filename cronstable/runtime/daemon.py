@@ -22,6 +22,7 @@ from cronstable.core.finding import Severity
 from cronstable.plugin.manager import Plugins
 from cronstable.plugin.protocols import HostSnapshot
 from cronstable.runtime.bus import EventBus
+from cronstable.runtime.claims_driver import ClaimsDriver
 from cronstable.runtime.cluster_manager import ClusterManager, MakeElection
 from cronstable.runtime.commands import Commands
 from cronstable.runtime.companions import Companions
@@ -100,6 +101,15 @@ class Daemon:
             decisions=DecisionRing(),
         )
         self.scheduler = Scheduler(clock=clock, cluster=self.cluster, launcher=self.launcher, log=parts.log)
+        self.claims = ClaimsDriver(
+            clock=clock,
+            ids=parts.seams.ids,
+            gate=self.scheduler,
+            cluster=self.cluster,
+            launcher=self.launcher,
+            log=parts.log,
+        )
+        self.scheduler.claimer = self.claims
         self.reboot = RebootKeeper(
             clock=clock, scheduler=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
         )
@@ -171,6 +181,7 @@ class Daemon:
                 async with anyio.create_task_group() as election:
                     self.cluster.bind(election)
                     await self._schedule(election)
+                    await self.claims.stop()
                     await self.cluster.stop("the daemon is stopping")
                     election.cancel_scope.cancel()
                 await self._drain(runs.cancel_scope)
@@ -191,6 +202,7 @@ class Daemon:
             self._ready = True
             self.reboot.boot(self.scheduler.jobs)
             election.start_soon(self._follow_cluster)
+            tasks.start_soon(self.claims.run)
             tasks.start_soon(self.reboot.run)
             tasks.start_soon(self.retries.run)
             tasks.start_soon(self.lateness.run)
@@ -205,6 +217,7 @@ class Daemon:
     async def _follow_cluster(self) -> None:
         """A change of leadership may make a waiting @reboot job ours."""
         async for _ in self.bus.subscribe(LeaderChanged, QuorumChanged):
+            self.claims.poke()
             self.reboot.poke()
 
     # -- stopping -----------------------------------------------------------------------------------------------------
@@ -279,6 +292,7 @@ class Daemon:
         await self.cluster.reconcile(config.cluster)
         self.launcher.node = self.node
         self.scheduler.load(config.jobs)
+        self.claims.load()
         self.reports.configure(config.sections.get("notify"))
         self.retries.reloaded()
         await self.services.reconcile(config.settings)

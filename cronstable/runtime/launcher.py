@@ -97,6 +97,8 @@ class Flight:
     ahead: tuple[Flight, ...] = ()
     queued: bool = False
     first_run_id: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    on_over: Callable[[Decision | None], None] | None = None
     over: anyio.Event = field(default_factory=anyio.Event)
 
     def as_live(self) -> LiveRun:
@@ -166,6 +168,14 @@ class Launcher:
         """Jobs of which a run waits for another one to end."""
         return frozenset(name for name, flights in self._flights.items() if any(f.queued for f in flights))
 
+    def occupied(self, job: str) -> bool:
+        """Whether a run of ``job`` lives, waits or is about to be spawned."""
+        return job in self._flights
+
+    def waits(self, run_id: str) -> bool:
+        """Whether this run waits for another one of its job to be over."""
+        return any(f.key.run_id == run_id and bool(f.ahead) for flights in self._flights.values() for f in flights)
+
     @property
     def busy(self) -> int:
         """How many runs are under way."""
@@ -181,17 +191,26 @@ class Launcher:
     # -- decisions ----------------------------------------------------------------------------------------------------
 
     def record(
-        self, job: Job, scheduled_at: EpochSeconds | None, decision: Decision, *, run_id: str | None = None
+        self,
+        job: Job,
+        scheduled_at: EpochSeconds | None,
+        decision: Decision,
+        *,
+        run_id: str | None = None,
+        provisional: bool = False,
     ) -> None:
-        """Write a decision; a skip that a user would look for also becomes a row of the job's history."""
+        """Write a decision; a skip that a user would look for also becomes a row of the job's history.
+
+        ``provisional``: another decision about the same occurrence may follow.
+        """
         now = self._clock.now().wall
         # A follower's 'not leader' is provisional: the leader's own answer may still reach this node (claims.md 14).
-        provisional = decision.verdict is Verdict.DEFER or decision.reason in SILENT_SKIPS
+        provisional = provisional or decision.verdict is Verdict.DEFER or decision.reason in SILENT_SKIPS
         record = DecisionRecord(self.node, job.name, scheduled_at, now, decision, run_id, provisional)
         if not self.decisions.add(record):
             return
         self._bus.emit(Decided(record))
-        if decision.verdict is Verdict.SKIP and decision.reason not in SILENT_SKIPS:
+        if decision.verdict is Verdict.SKIP and not provisional:
             detail = ", ".join(f"{k}={v}" for k, v in decision.evidence.items())
             self._log.info("job %s: skipped (%s)%s", job.name, decision.reason, f": {detail}" if detail else "")
             key = RunKey("", job.name, scheduled_at)
@@ -220,11 +239,17 @@ class Launcher:
         recheck: Recheck,
         attempt: int = 0,
         first_run_id: str | None = None,
+        run_id: str | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
+        on_over: Callable[[Decision | None], None] | None = None,
     ) -> str | Decision:
         """Start a run of ``job``; its run id, or the decision that forbade it (then recorded).
 
         ``recheck`` is asked again after the last wait, right before the process is spawned; anything but RUN then
         ends the matter as a skip. ``first_run_id``: for a retry, the run id of its attempt 0.
+
+        ``run_id``, ``variables``: of a run that was claimed. ``on_over`` is called when the run is over, with
+        what refused it, if anything did.
         """
         assert self._tasks is not None, "bind() comes first"
         flights = self._flights.get(job.name, [])
@@ -236,9 +261,19 @@ class Launcher:
             return refused
         queued = isinstance(verdict, Enqueue)
         ahead = tuple(flights) if isinstance(verdict, Replace) or queued else ()
-        key = RunKey(self._ids.token(8), job.name, scheduled_at, attempt, trigger)
+        key = RunKey(run_id or self._ids.token(8), job.name, scheduled_at, attempt, trigger)
         at = self._clock.now().wall
-        flight = Flight(job, key, Cancellation(), at, ahead=ahead, queued=queued, first_run_id=first_run_id)
+        flight = Flight(
+            job,
+            key,
+            Cancellation(),
+            at,
+            ahead=ahead,
+            queued=queued,
+            first_run_id=first_run_id,
+            variables=variables,
+            on_over=on_over,
+        )
         self._flights.setdefault(job.name, []).append(flight)
         if self.admission is not None:
             self.admission.admitted(job, key)
@@ -277,7 +312,8 @@ class Launcher:
                 await self._queue(flight)
             elif flight.ahead and not await self._evict(flight.ahead, job):
                 raise Denied(_forbidden("the run to be replaced did not end in time"))
-            variables = {} if self.tracer is None else self.tracer.begin(job, key)
+            traced = {} if self.tracer is None else self.tracer.begin(job, key)
+            variables = {**flight.variables, **traced}
             request = RunRequest(key, job, flight.cancellation, variables, flight.first_run_id)
             record = await self._execute(request, lambda live: self._started(flight, live), permit)
         except Denied as denied:
@@ -327,6 +363,8 @@ class Launcher:
         if not flights:
             del self._flights[flight.job.name]
         flight.over.set()
+        if flight.on_over is not None:
+            flight.on_over(refusal)
         self._live = None
         if self.tracer is not None:
             self.tracer.end(flight.key, record)

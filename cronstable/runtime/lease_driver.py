@@ -12,7 +12,7 @@ from typing import TypeAlias, assert_never
 import anyio
 
 from cronstable.core.clock import Instant, Seconds
-from cronstable.core.lease import available, is_leader, is_quorate, leader_name, next_change, step
+from cronstable.core.lease import CHALLENGER_MARGIN, available, is_leader, is_quorate, leader_name, next_change, step
 from cronstable.core.lease_values import (
     Acquire,
     Answered,
@@ -109,8 +109,17 @@ class LeaseBackend:
             if isinstance(store, RebootMarks)
             else MemoryLedger(context.job_set_id)
         )
-        keeps = isinstance(store, ClaimLog) and Capability.OCCURRENCE_CLAIMS in capabilities
-        self._door = ClaimDoor(store, self, host, timing.op_timeout) if keeps and isinstance(store, ClaimLog) else None
+        self._door = (
+            ClaimDoor(
+                store,
+                self,
+                host,
+                op_timeout=timing.op_timeout,
+                worst_handover=2 * timing.ttl + timing.renew_every + CHALLENGER_MARGIN,
+            )
+            if isinstance(store, ClaimLog) and Capability.OCCURRENCE_CLAIMS in capabilities
+            else None
+        )
         self._seen_returned: tuple[str, ...] = ()
         self._inherited: tuple[int, tuple[str, ...]] = (-1, ())
 

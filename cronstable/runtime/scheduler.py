@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Protocol
 
 import anyio
 import anyio.lowlevel
@@ -27,6 +28,18 @@ STEP: Seconds = 1.0
 """A wall clock that moved this much against the boot clock was stepped, and that is worth a warning."""
 
 
+class Claimer(Protocol):
+    """Whoever claims occurrences before they start, on backends that keep a claim log."""
+
+    def owns(self, job: Job) -> bool:
+        """Whether occurrences of ``job`` are decided through the claim log."""
+        ...
+
+    def takes(self, job: Job, scheduled_at: EpochSeconds) -> bool:
+        """The gate lets this occurrence start: True when it is claimed first, and the scheduler leaves it alone."""
+        ...
+
+
 class Scheduler:
     """One loop: due jobs are decided and launched, then it sleeps until the next one, at most a minute."""
 
@@ -40,6 +53,7 @@ class Scheduler:
         self._before: Instant | None = None
         self._next_fires: Mapping[str, EpochSeconds | None] = MappingProxyType({})
         self._dirty = False
+        self.claimer: Claimer | None = None
         self.jobs: Mapping[str, Job] = MappingProxyType({})
         self.pauses: Mapping[str, Pause] = MappingProxyType({})
 
@@ -90,9 +104,7 @@ class Scheduler:
             return None
         return Decision(Verdict.SKIP, Reason.PAUSED, MappingProxyType({"until": pause.until, "note": pause.note}))
 
-    def launch(
-        self, job: Job, trigger: Trigger, scheduled_at: EpochSeconds | None, *, final: bool = False
-    ) -> Decision:
+    def launch(self, job: Job, trigger: Trigger, scheduled_at: EpochSeconds | None, *, final: bool = False) -> Decision:
         """Decide about one occurrence and start it if it may run.
 
         A DEFER is recorded and returned: the caller asks again, with ``final``, which turns another DEFER to a skip.
@@ -100,8 +112,13 @@ class Scheduler:
         decision = self.paused(job) or self.decide(job, scheduled_at)
         if final:
             decision = _terminal(decision)
+        claimer = self.claimer if trigger is Trigger.SCHEDULE else None
+        claimed = claimer is not None and claimer.owns(job)
         if decision.verdict is not Verdict.RUN:
-            self._launcher.record(job, scheduled_at, decision)
+            # What is claimed is decided by whoever leads, perhaps later: this is what this node thinks for now.
+            self._launcher.record(job, scheduled_at, decision, provisional=claimed)
+            return decision
+        if claimer is not None and scheduled_at is not None and claimer.takes(job, scheduled_at):
             return decision
         started = self._launcher.start(
             job,
@@ -155,9 +172,7 @@ class Scheduler:
         for i, occurrence in enumerate(deferred, start=1):
             job = self.jobs.get(occurrence.job.name)
             if job is None or not job.options.enabled:
-                self._launcher.record(
-                    occurrence.job, occurrence.scheduled_at, Decision(Verdict.SKIP, Reason.DISABLED)
-                )
+                self._launcher.record(occurrence.job, occurrence.scheduled_at, Decision(Verdict.SKIP, Reason.DISABLED))
             else:
                 self.launch(job, Trigger.SCHEDULE, occurrence.scheduled_at, final=True)
             if i % SPAWN_GATE == 0:
@@ -172,8 +187,13 @@ class Scheduler:
 
     def _skip_missed(self, missed: Missed, now: Instant) -> None:
         evidence = MappingProxyType({"first": missed.first, "last": missed.last, "late_by": now.wall - missed.last})
+        decision = Decision(Verdict.SKIP, Reason.LATE_RESYNC, evidence)
+        if self.claimer is not None and self.claimer.owns(missed.job):
+            # The sweep finds them, as far as they lie in its window.
+            self._launcher.record(missed.job, missed.last, decision, provisional=True)
+            return
         self._log.warning("job %s: slots missed while the daemon or its clock stood still are skipped", missed.job.name)
-        self._launcher.record(missed.job, missed.last, Decision(Verdict.SKIP, Reason.LATE_RESYNC, evidence))
+        self._launcher.record(missed.job, missed.last, decision)
 
     def _notice_steps(self, now: Instant) -> None:
         """Say when the wall clock was stepped; after a huge step back the old next fires mean nothing."""

@@ -143,7 +143,7 @@ def test_every_command_is_in_the_user_guide() -> None:
 def test_every_nickname_and_every_variable_of_a_run_is_in_the_user_guide() -> None:
     text = page("user-guide.md")
     assert [name for name in (*NICKNAMES, "@reboot") if f"`{name}`" not in text] == []
-    variables = occurrence_env(RunKey("id", "job", 0), "node", "default", False)
+    variables = occurrence_env(RunKey("id", "job", 0), "node", "default", False, fence=1)
     documented = {row[0].strip("`") for row in table_rows(text) if row[0].startswith("`CRONSTABLE_")}
     assert documented == set(variables)
 
@@ -160,7 +160,7 @@ def test_every_variable_of_a_report_is_in_the_user_guide() -> None:
 
 def test_the_status_page_lists_the_job_keys_without_effect(filled: Callable[[str], str]) -> None:
     text = page("status.md")
-    assert "`onUnfinishedClaim`" in text
+    assert "`concurrencyScope`" in text
     assert text == filled(text), "run: make docs"
 
 

@@ -1,0 +1,495 @@
+"""Occurrence claims at work: between what is due and what is launched, on backends that keep a claim log.
+
+Every decision is in ``core.claim_log`` and ``core.sweep``. What is here: asking the store, launching what was won after
+one more look at the deadline, and writing down what was decided.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Final, Protocol, assert_never
+
+import anyio
+
+from cronstable.core import claim_log
+from cronstable.core.claim_values import (
+    Alarm,
+    Answer,
+    Append,
+    Began,
+    Claim,
+    ClaimState,
+    Command,
+    Dropped,
+    Ended,
+    Event,
+    Found,
+    Handed,
+    Loaded,
+    Logged,
+    Look,
+    Looked,
+    Phase,
+    Read,
+    Ready,
+    Refused,
+    Skip,
+    Spawn,
+    Spawned,
+    StandDown,
+    Start,
+    Wants,
+)
+from cronstable.core.clock import Clock, EpochSeconds, Seconds
+from cronstable.core.decision import Decision, Reason, Verdict
+from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job, Json
+from cronstable.core.runs import Trigger
+from cronstable.core.store import Full, Unknown
+from cronstable.core.sweep import Claimable, Horizon, Local, Mode, Rules, auto_window, sweep
+from cronstable.plugin.protocols import Claims, HeldTerm, Ids
+from cronstable.runtime.cluster_manager import ClusterManager
+from cronstable.runtime.launcher import Launcher
+
+SPAWNING: Final = 16
+"""Late or not, so many are on their way to a process at a time (claims.md 12)."""
+PATIENCE: Final[Seconds] = 1.0
+"""For launches that wait for a slow disk or for the run before: after that the next chunk may be claimed."""
+SWEEP_EVERY: Final[Seconds] = 1.0
+PAUSE: Final[Seconds] = 0.2
+"""Between two tries at a store that does not answer, or shows less than it must have."""
+STOP_WITHIN: Final[Seconds] = 3.0
+STAND_DOWN: Final[Seconds] = 60.0
+REOPEN_AFTER: Final[Seconds] = 5.0
+TRIM_EVERY: Final = 100
+QUIET: Final[Seconds] = 60.0
+
+_FINAL: Final = frozenset({Reason.DISABLED, Reason.PAUSED})
+"""Refusals before the spawn that time does not heal."""
+
+
+class Gate(Protocol):
+    """The scheduler's side: what is configured, and what may start now."""
+
+    @property
+    def jobs(self) -> Mapping[str, Job]: ...
+    def decide(self, job: Job) -> Decision: ...
+    def recheck(self, job: Job) -> Decision: ...
+    def paused(self, job: Job) -> Decision | None: ...
+
+
+class Session:
+    """One claim log as this process sees it, from the start of an election to its end."""
+
+    def __init__(self, claims: Claims, catch_up: Mapping[str, Json], node: str, token: str) -> None:
+        given = catch_up.get("window", "auto")
+        window = float(given) if isinstance(given, int | float) else auto_window(claims.worst_handover)
+        limit = catch_up.get("limit", 100)
+        self.claims = claims
+        self.mode = Mode(str(catch_up.get("mode", "all")))
+        self.limit = limit if isinstance(limit, int) else 100
+        self.horizon = Horizon(window)
+        self.state: ClaimState = claim_log.initial(node, token, window)
+        self.term: HeldTerm | None = None
+        self.trimmed = 0
+        self.over_since: float | None = None
+
+
+class ClaimsDriver:
+    """The claims of this node. Without a claim log it does nothing, and the scheduler goes its own way.
+
+    All methods belong to the daemon's loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        ids: Ids,
+        gate: Gate,
+        cluster: ClusterManager,
+        launcher: Launcher,
+        log: logging.Logger,
+    ) -> None:
+        self._clock = clock
+        self._ids = ids
+        self._gate = gate
+        self._cluster = cluster
+        self._launcher = launcher
+        self._log = log
+        self._session: Session | None = None
+        self._launching: set[str] = set()
+        self._settled = anyio.Event()
+        self._wake = anyio.Event()
+        self._due: set[tuple[str, EpochSeconds]] = set()
+        self._unclaimed: set[tuple[str, EpochSeconds]] = set()
+        self._said: dict[str, float] = {}
+
+    # -- what the scheduler asks --------------------------------------------------------------------------------------
+
+    def owns(self, job: Job) -> bool:
+        """Whether occurrences of ``job`` are decided through the claim log of a running election."""
+        return self._cluster.claims is not None and is_claimable(job)
+
+    def takes(self, job: Job, scheduled_at: EpochSeconds) -> bool:
+        """An occurrence may start, says the gate: True when it is claimed first, so that the caller leaves it alone.
+
+        PreferLeader starts unclaimed while the store does not answer (claims.md 14).
+        """
+        if not self.owns(job):
+            return False
+        view = self._cluster.view()
+        if job.options.cluster_policy is ClusterPolicy.PREFER_LEADER and (view is None or not view.quorate):
+            self._unclaimed.add((job.name, scheduled_at))
+            return False
+        self._due.add((job.name, scheduled_at))
+        self.poke()
+        return True
+
+    def load(self) -> None:
+        """The job set changed."""
+        if self._session is not None:
+            self._load(self._session)
+        self.poke()
+
+    def poke(self) -> None:
+        """Look again now."""
+        self._wake.set()
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Claim and launch until cancelled."""
+        while True:
+            self._wake = anyio.Event()
+            session = self._current()
+            if session is not None and self._may_work(session):
+                if await self._turn(session):
+                    continue
+            elif session is not None:
+                self._start_unclaimed(session)
+            with anyio.move_on_after(self._pause(session)):
+                await self._wake.wait()
+
+    def _current(self) -> Session | None:
+        """The session of the election that runs now, told of its term."""
+        claims = self._cluster.claims
+        if claims is None:
+            self._session = None
+            return None
+        session = self._session
+        if session is None or session.claims is not claims:
+            session = Session(claims, self._cluster.catch_up, self._launcher.node, self._ids.token(6))
+            self._session = session
+            self._load(session)
+        self._follow_term(session)
+        self._forget_old(session)
+        return session
+
+    def _follow_term(self, session: Session) -> None:
+        term = session.claims.term
+        if term is None or session.term is None or term.fence != session.term.fence:
+            if session.term is not None:
+                session.horizon.forget_waiting()
+                self._feed(session, Ended())
+            if term is not None:
+                self._feed(session, Began(term.returned))
+            session.term = term
+
+    def _load(self, session: Session) -> None:
+        jobs = [job for job in self._gate.jobs.values() if is_claimable(job)]
+        session.horizon.load((claimable(job, order) for order, job in enumerate(jobs)), self._clock.now().wall)
+        self._feed(session, Loaded({job.name: definition(job) for job in jobs}))
+
+    def _may_work(self, session: Session) -> bool:
+        view = self._cluster.view()
+        leads = view is not None and view.is_leader and (view.deadline is None or self._boot() < view.deadline)
+        return session.term is not None and leads and not self._launcher.stopping
+
+    def _pause(self, session: Session | None) -> Seconds:
+        if session is None or session.term is None:
+            return SWEEP_EVERY
+        ahead = session.horizon.next_at
+        return SWEEP_EVERY if ahead is None else max(0.001, min(SWEEP_EVERY, ahead - self._clock.now().wall))
+
+    async def _turn(self, session: Session) -> bool:
+        """One thing; True when there may be another one right away."""
+        self._revive(session)
+        commands = self._feed(session, Ready(self._ids.token(8), self._wants(session)))
+        for command in commands:
+            await self._obey(session, command)
+        return bool(commands)
+
+    def _revive(self, session: Session) -> None:
+        """A term whose append was refused, and whose lease is renewed all the same, is opened again."""
+        term = session.state.term
+        if term is None or term.phase is not Phase.OVER:
+            session.over_since = None
+        elif session.over_since is None:
+            session.over_since = self._boot()
+        elif self._boot() >= session.over_since + REOPEN_AFTER:
+            session.over_since = None
+            self._feed(session, Began())
+
+    def _wants(self, session: Session) -> Wants:
+        term = session.state.term
+        if term is None or term.phase is not Phase.OPEN or session.state.flight is not None:
+            return Wants()
+        if claim_log.unspawned(session.state):
+            return Wants()
+        jobs = self._gate.jobs
+        rerun = frozenset(n for n in session.horizon.jobs if jobs[n].options.raw.get("onUnfinishedClaim") == "rerun")
+        local = Local(paused=self._paused, blocked=self._blocked, started=lambda job, at: (job, at) in self._unclaimed)
+        rules = Rules(session.mode, session.limit, rerun)
+        known = claim_log.known_now(session.state)
+        wall = self._clock.now().wall
+        return sweep(session.horizon, session.state.ledger, known, rules, local, wall, term.opened_at)
+
+    def _paused(self, job: str, at: EpochSeconds) -> bool:
+        return self._gate.paused(self._gate.jobs[job]) is not None
+
+    def _blocked(self, job: str) -> bool:
+        forbids = self._gate.jobs[job].options.concurrency_policy is ConcurrencyPolicy.FORBID
+        return forbids and self._launcher.occupied(job)
+
+    # -- carrying out -------------------------------------------------------------------------------------------------
+
+    def _feed(self, session: Session, event: Event) -> tuple[Command, ...]:
+        session.state, commands = claim_log.step(session.state, event, self._clock.now())
+        return commands
+
+    async def _obey(self, session: Session, command: Command) -> None:
+        match command:
+            case Look():
+                span = await session.claims.span()
+                if span is not None:
+                    self._feed(session, Looked(span))
+                term = session.state.term
+                if span is None or (term is not None and term.doubt is not None):
+                    await self._clock.sleep(PAUSE)
+            case Read(number):
+                answer = await session.claims.read(number)
+                if answer is None:
+                    await self._clock.sleep(PAUSE)
+                else:
+                    await self._all(session, self._feed(session, Found(number, answer[0])))
+            case Append(number, data):
+                await self._append(session, number, data)
+            case Spawn(claims):
+                await self._spawn(session, claims)
+            case Refused(starts, reason):
+                for start in starts:
+                    self._record(start.job, start.at, Decision(Verdict.DEFER, Reason(reason)))
+            case Logged(skips):
+                self._skipped(skips)
+            case Alarm(kind, text):
+                self._alarm(kind, text)
+            case StandDown():
+                await session.claims.stand_down(STAND_DOWN)
+            case _:
+                assert_never(command)
+
+    async def _all(self, session: Session, commands: Iterable[Command]) -> None:
+        for command in commands:
+            await self._obey(session, command)
+
+    async def _append(self, session: Session, number: int, data: bytes) -> None:
+        appended = await session.claims.append(number, data)
+        # The term may be another one by now; what was asked under the old one is not an answer for the new.
+        self._follow_term(session)
+        await self._all(session, self._feed(session, Answer(appended)))
+        if isinstance(appended, Unknown):
+            self._alarm("unknown", "the claim log did not answer; the same claim is sent again until it does")
+        if isinstance(appended, Unknown | Full):
+            await self._clock.sleep(PAUSE)
+            return
+        low = claim_log.trimmable(session.state)
+        if low >= session.trimmed + TRIM_EVERY:
+            await session.claims.trim(low)
+            session.trimmed = low
+
+    def _skipped(self, skips: Iterable[Skip]) -> None:
+        for skip in skips:
+            self._due.discard((skip.job, skip.at))
+            if skip.reason == Reason.CLAIMED_NOT_STARTED:
+                self._log.warning("job %s: %d was claimed and is not known to have started", skip.job, skip.at)
+            if skip.reason != Reason.STARTED_UNCLAIMED:
+                self._record(skip.job, skip.at, Decision(Verdict.SKIP, Reason(skip.reason)))
+
+    def _record(self, name: str, at: EpochSeconds, decision: Decision) -> None:
+        job = self._gate.jobs.get(name)
+        if job is not None:
+            self._launcher.record(job, at, decision)
+
+    def _alarm(self, kind: str, text: str) -> None:
+        boot = self._boot()
+        if boot - self._said.get(kind, -QUIET) >= QUIET:
+            self._said[kind] = boot
+            self._log.warning("cluster: %s", text)
+
+    def _boot(self) -> float:
+        return self._clock.now().boot
+
+    # -- launching ----------------------------------------------------------------------------------------------------
+
+    async def _spawn(self, session: Session, claims: tuple[Claim, ...]) -> None:
+        """Launch what was won, in order, some at a time; each one looks at the deadline again before its process."""
+        for first in range(0, len(claims), SPAWNING):
+            batch = [claim for claim in claims[first : first + SPAWNING] if claim.run_id not in self._launching]
+            for claim in batch:
+                self._launch(session, claim)
+            end = self._boot() + PATIENCE
+            while waiting := [c for c in batch if c.run_id in self._launching and not self._is_handed(session, c)]:
+                self._settled = anyio.Event()
+                with anyio.move_on_after(max(0.0, end - self._boot())):
+                    await self._settled.wait()
+                if self._boot() >= end:
+                    for claim in waiting:
+                        if claim.run_id in self._launching:
+                            self._feed(session, Handed(claim.run_id))
+                    break
+            if not self._may_work(session):
+                return
+        if any(claim.run_id not in self._launching for claim in claim_log.unspawned(session.state)):
+            await self._clock.sleep(PAUSE)
+
+    @staticmethod
+    def _is_handed(session: Session, claim: Claim) -> bool:
+        return any(one.run_id == claim.run_id and one.handed for one in session.state.pending)
+
+    def _launch(self, session: Session, claim: Claim) -> None:
+        start = claim.start
+        job = self._gate.jobs.get(start.job)
+        if job is None or not is_claimable(job):
+            self._feed(session, Dropped(claim.run_id, Reason.DISABLED))
+            return
+        self._due.discard((start.job, start.at))
+        if (start.job, start.at) in self._unclaimed:
+            self._feed(session, Dropped(claim.run_id, Reason.STARTED_UNCLAIMED))
+            return
+        self._launching.add(claim.run_id)
+        begun = self._launcher.start(
+            job,
+            _decision(claim),
+            scheduled_at=start.at,
+            trigger=Trigger.CATCHUP if start.late else Trigger.SCHEDULE,
+            recheck=lambda: self._permit(session, claim, job),
+            attempt=start.attempt,
+            run_id=claim.run_id,
+            variables={"CRONSTABLE_FENCE": str(claim.fence)},
+            on_over=lambda refusal: self._over(session, claim, refusal),
+        )
+        if isinstance(begun, Decision):
+            self._launching.discard(claim.run_id)
+            self._feed(session, Dropped(claim.run_id, begun.reason))
+        elif self._launcher.waits(claim.run_id):
+            self._feed(session, Handed(claim.run_id))
+
+    def _permit(self, session: Session, claim: Claim, job: Job) -> Decision:
+        """The last question before the spawn. RUN counts as started from here on, whatever becomes of the process."""
+        decision = self._gate.recheck(job)
+        if decision.verdict is Verdict.RUN:
+            mine = session is self._session and claim_log.may_spawn(session.state, claim.run_id)
+            if not mine or not self._may_work(session):
+                return Decision(Verdict.DEFER, Reason.FENCED)
+            self._feed(session, Spawned(claim.run_id))
+            self._settle(claim.run_id)
+            return decision
+        if decision.reason in _FINAL:
+            return replace(decision, verdict=Verdict.SKIP)
+        return replace(decision, verdict=Verdict.DEFER)
+
+    def _over(self, session: Session, claim: Claim, refusal: Decision | None) -> None:
+        """The launcher is done with it. What was only refused for now stays ours and is launched again."""
+        self._settle(claim.run_id)
+        if all(one.run_id != claim.run_id for one in session.state.pending):
+            return
+        if refusal is not None and refusal.verdict is Verdict.DEFER:
+            self._feed(session, Handed(claim.run_id, waits=False))
+        else:
+            self._feed(session, Dropped(claim.run_id, Reason.START_FAILED if refusal is None else refusal.reason))
+        self.poke()
+
+    def _settle(self, run_id: str) -> None:
+        self._launching.discard(run_id)
+        self._settled.set()
+
+    # -- without the store --------------------------------------------------------------------------------------------
+
+    def _start_unclaimed(self, session: Session) -> None:
+        """PreferLeader does not wait for a store that stopped answering between the due time and the claim."""
+        view = self._cluster.view()
+        if view is None or view.quorate or self._launcher.stopping:
+            return
+        held = [claim for claim in session.state.pending if claim.run_id not in self._launching]
+        due = self._due | {(claim.start.job, claim.start.at) for claim in held if claim.start.attempt == 0}
+        for name, at in sorted(due, key=lambda one: one[1]):
+            job = self._gate.jobs.get(name)
+            if job is None or job.options.cluster_policy is not ClusterPolicy.PREFER_LEADER:
+                continue
+            self._due.discard((name, at))
+            decision = self._gate.recheck(job)
+            if decision.verdict is not Verdict.RUN:
+                continue
+            for claim in held:
+                if (claim.start.job, claim.start.at) == (name, at):
+                    self._feed(session, Dropped(claim.run_id, Reason.STARTED_UNCLAIMED))
+            self._unclaimed.add((name, at))
+            recheck = partial(self._gate.recheck, job)
+            self._launcher.start(job, decision, scheduled_at=at, trigger=Trigger.SCHEDULE, recheck=recheck)
+
+    def _forget_old(self, session: Session) -> None:
+        since = self._clock.now().wall - 2 * session.horizon.window
+        self._due = {due for due in self._due if due[1] > since}
+        self._unclaimed = {start for start in self._unclaimed if start[1] > since}
+
+    # -- stopping -----------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Settle the append in flight, say what was started, and give back what was not (claims.md 7)."""
+        session = self._session
+        if session is None:
+            return
+        with anyio.move_on_after(STOP_WITHIN, shield=True):
+            while session.term is not None and claim_log.is_open(session.state):
+                commands = self._feed(session, Ready(self._ids.token(8), flush=True))
+                appends = [command for command in commands if isinstance(command, Append)]
+                if not appends:
+                    break
+                appended = await session.claims.append(appends[0].number, appends[0].data)
+                self._feed(session, Answer(appended))
+                if isinstance(appended, Unknown):
+                    await self._clock.sleep(PAUSE)
+        session.state, ids = claim_log.give_back(session.state)
+        session.claims.give_back(ids)
+        if ids:
+            self._log.info("cluster: %d claimed runs are given back to whoever leads next", len(ids))
+
+
+def is_claimable(job: Job) -> bool:
+    """Whether occurrences of ``job`` are claimed at all (claims.md 14)."""
+    return (
+        job.options.enabled and not job.schedule.reboot and job.options.cluster_policy is not ClusterPolicy.EVERY_NODE
+    )
+
+
+def claimable(job: Job, order: int) -> Claimable:
+    """What the sweep has to know of ``job``."""
+    overlap = job.options.concurrency_policy
+    coalesce = overlap in (ConcurrencyPolicy.FORBID, ConcurrencyPolicy.REPLACE)
+    return Claimable(job.name, order, job.schedule, coalesce)
+
+
+def definition(job: Job) -> str:
+    """What makes ``job`` another job for the claim log when it changes: schedule and zone, not the command."""
+    zone = getattr(job.schedule.zone, "key", None) or str(job.schedule.zone)
+    return f"{job.schedule.text}|{job.schedule.day_match}|{zone}"
+
+
+def _decision(claim: Claim) -> Decision:
+    start: Start = claim.start
+    evidence = MappingProxyType({"fence": claim.fence, "attempt": start.attempt})
+    return Decision(Verdict.RUN, Reason.CATCH_UP if start.late else Reason.LEADER, evidence)

@@ -1,0 +1,512 @@
+"""Claims at work, on virtual time: real drivers of lease, claims and schedule over one store in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC
+from types import MappingProxyType
+from typing import Any
+
+import anyio
+import pytest
+
+from cronstable.core import claim_records
+from cronstable.core.decision import DecisionRing, Reason, Verdict
+from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job, JobOptions, Json
+from cronstable.core.lease_values import LeaseTiming
+from cronstable.core.runs import LiveRun, Outcome, RunRecord, Trigger
+from cronstable.core.schedule import Schedule
+from cronstable.core.store import StoreUnavailable
+from cronstable.core.view import ClusterView
+from cronstable.leadership import LeaseBackend
+from cronstable.plugin.descriptors import Capability
+from cronstable.plugin.protocols import Claims, Pause
+from cronstable.runtime.bus import EventBus
+from cronstable.runtime.claims_driver import ClaimsDriver
+from cronstable.runtime.launcher import Launcher
+from cronstable.runtime.output import OutputHub
+from cronstable.runtime.runner import RunRequest
+from cronstable.runtime.scheduler import Scheduler
+from cronstable.testing.clock import VirtualClock, run_virtual, until
+from cronstable.testing.host import FakeHost
+from cronstable.testing.memory import MemoryLease, MemoryLeaseStore, Point
+
+LOG = logging.getLogger("test")
+START = 1_800_000_000
+TTL = 5.0
+CAPABILITIES = frozenset({Capability.LEASE, Capability.FENCED, Capability.OCCURRENCE_CLAIMS})
+
+
+def job(
+    name: str = "tick",
+    text: str = "* * * * * * *",
+    *,
+    policy: ClusterPolicy = ClusterPolicy.LEADER,
+    overlap: ConcurrencyPolicy = ConcurrencyPolicy.ALLOW,
+    **raw: Json,
+) -> Job:
+    options = JobOptions(cluster_policy=policy, concurrency_policy=overlap, raw=MappingProxyType(raw))
+    return Job(name, "true", Schedule.parse(text, job_name=name, zone=UTC), options)
+
+
+class Status:
+    def __init__(self) -> None:
+        self.begun = anyio.Event()
+
+    def started(self, value: None = None) -> None:
+        self.begun.set()
+
+
+class Cluster:
+    """The cluster manager's part."""
+
+    elects = True
+
+    def __init__(self, backend: LeaseBackend, catch_up: Mapping[str, Json]) -> None:
+        self.backend = backend
+        self.catch_up = catch_up
+
+    def view(self) -> ClusterView:
+        return self.backend.view()
+
+    @property
+    def claims(self) -> Claims | None:
+        return self.backend.claims
+
+
+@dataclass
+class Start:
+    node: str
+    job: str
+    at: int
+    when: float
+    attempt: int
+    trigger: Trigger
+    fence: str | None
+    run_id: str
+
+
+class Node:
+    """One daemon without its services."""
+
+    def __init__(self, fleet: Fleet, name: str, catch_up: Mapping[str, Json]) -> None:
+        self.fleet, self.name = fleet, name
+        self.clock = fleet.clock
+        self.host = FakeHost(self.clock, name)
+        self.down = False
+        self.lose: set[str] = set()
+        self.writes: Counter[str] = Counter()
+        store = MemoryLeaseStore(fleet.lease, clock=self.clock, at=self.strike)
+        self.backend = LeaseBackend(
+            store,
+            self.host.context("memory"),
+            self.host,
+            timing=LeaseTiming.for_ttl(TTL),
+            capabilities=CAPABILITIES,
+        )
+        members: Any = Cluster(self.backend, catch_up)
+        bus = EventBus(LOG)
+        self.launcher = Launcher(
+            execute=self.execute,
+            clock=self.clock,
+            ids=self.host.ids,
+            bus=bus,
+            hub=OutputHub(),
+            log=LOG,
+            node=name,
+            decisions=DecisionRing(),
+        )
+        self.scheduler = Scheduler(clock=self.clock, cluster=members, launcher=self.launcher, log=LOG)
+        self.claims = ClaimsDriver(
+            clock=self.clock,
+            ids=self.host.ids,
+            gate=self.scheduler,
+            cluster=members,
+            launcher=self.launcher,
+            log=LOG,
+        )
+        self.scheduler.claimer = self.claims
+        self.scope = anyio.CancelScope()
+        self.over = anyio.Event()
+
+    async def strike(self, point: Point, operation: str) -> None:
+        await anyio.sleep(0.002)
+        if point is Point.BEFORE_COMMIT:
+            self.writes[operation] += 1
+        if self.down:
+            raise StoreUnavailable("the store is away")
+        if point is Point.BEFORE_ANSWER and operation in self.lose:
+            self.lose.discard(operation)
+            raise StoreUnavailable("the answer was lost", ambiguous=True)
+
+    async def execute(
+        self, request: RunRequest, on_started: Callable[[LiveRun], None], permit: Callable[[], None]
+    ) -> RunRecord:
+        await anyio.sleep(self.fleet.prepare)
+        permit()
+        key, now = request.key, self.clock.now().wall
+        at = key.scheduled_at or 0
+        fence = request.variables.get("CRONSTABLE_FENCE")
+        self.fleet.starts.append(Start(self.name, key.job, at, now, key.attempt, key.trigger, fence, key.run_id))
+        on_started(LiveRun(key, 1, now))
+        await anyio.sleep(self.fleet.lasts)
+        return RunRecord(key, Outcome.SUCCESS, 0, now, self.clock.now().wall, 0.0)
+
+    def load(self, *jobs: Job) -> None:
+        self.scheduler.load(jobs)
+        self.claims.load()
+
+    async def run(self) -> None:
+        with self.scope:
+            async with anyio.create_task_group() as runs:
+                self.launcher.bind(runs)
+                async with anyio.create_task_group() as election:
+                    status = Status()
+
+                    async def elect() -> None:
+                        await self.backend.run(self.host, task_status=status)
+
+                    election.start_soon(elect)
+                    await status.begun.wait()
+                    async with anyio.create_task_group() as tasks:
+                        self.working = tasks.cancel_scope
+                        tasks.start_soon(self.scheduler.run)
+                        tasks.start_soon(self.claims.run)
+                    await self.claims.stop()
+                    election.cancel_scope.cancel()
+        self.over.set()
+
+    def kill(self) -> None:
+        """kill -9: nothing is released, and what runs is gone."""
+        self.down = True
+        self.scope.cancel()
+
+    async def stop(self) -> None:
+        """SIGTERM."""
+        self.launcher.stopping = True
+        self.scheduler.poke()
+        self.working.cancel()
+        await self.over.wait()
+
+    @property
+    def leads(self) -> bool:
+        return self.backend.view().is_leader
+
+    def decision(self, name: str, at: int) -> tuple[Verdict, Reason] | None:
+        record = self.launcher.decisions.get(name, at)
+        return None if record is None else (record.decision.verdict, record.decision.reason)
+
+
+@dataclass
+class Fleet:
+    """Nodes that share one lease."""
+
+    clock: VirtualClock
+    tasks: Any
+    lease: MemoryLease = field(default_factory=MemoryLease)
+    starts: list[Start] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    prepare: float = 0.001
+    lasts: float = 0.0
+    catch_up: Mapping[str, Json] = field(default_factory=dict)
+    jobs: tuple[Job, ...] = (job(),)
+
+    async def node(self, name: str = "a", *jobs: Job) -> Node:
+        node = Node(self, name, self.catch_up)
+        node.load(*(jobs or self.jobs))
+        self.nodes.append(node)
+        self.tasks.start_soon(node.run)
+        await anyio.sleep(0.1)
+        return node
+
+    async def until_wall(self, at: float) -> None:
+        await anyio.sleep(START + at - self.clock.now().wall)
+
+    def times(self, name: str = "tick") -> list[int]:
+        return [start.at - START for start in self.starts if start.job == name]
+
+    def records(self) -> list[Any]:
+        return [claim_records.decode(self.lease.records[number]) for number in sorted(self.lease.records)]
+
+
+@asynccontextmanager
+async def fleet(**options: Any) -> AsyncIterator[Fleet]:
+    async with anyio.create_task_group() as tasks:
+        made = Fleet(VirtualClock.of_loop(wall=START - 20.5), tasks, **options)
+        yield made
+        for node in made.nodes:
+            node.kill()
+        tasks.cancel_scope.cancel()
+
+
+def test_an_occurrence_is_claimed_before_it_starts_and_knows_its_fence() -> None:
+    async def story() -> None:
+        async with fleet(jobs=(job("minutely", "0 * * * * * *"),)) as f:
+            await f.node()
+            await f.until_wall(5)
+            (start,) = f.starts
+            assert (start.at - START, start.attempt, start.trigger) == (0, 0, Trigger.SCHEDULE)
+            assert start.when - start.at < 0.05
+            opened, claimed = f.records()
+            assert opened.head.opens
+            assert start.fence == str(opened.head.fence)
+            assert claimed.run_id(0) == start.run_id
+            assert f.nodes[0].decision("minutely", START) == (Verdict.RUN, Reason.LEADER)
+
+    run_virtual(story)
+
+
+def test_nothing_is_missed_or_doubled_when_leaders_are_killed() -> None:
+    async def story() -> None:
+        async with fleet() as f:
+            for number in range(3):
+                await f.node(f"n{number}")
+            await f.until_wall(0.3)
+            for round_ in range(4):
+                leader = next(node for node in f.nodes if node.leads)
+                leader.kill()
+                f.nodes.remove(leader)
+                await f.node(f"again-{round_}")
+                await anyio.sleep(12)
+            await anyio.sleep(1)
+            last = int(f.clock.now().wall) - 1 - START
+            assert set(range(-14, last + 1)) <= set(f.times())
+            assert len(f.times()) == len(set(f.times()))
+            late = [start for start in f.starts if start.trigger is Trigger.CATCHUP]
+            assert late
+            assert all(start.when - start.at < 12 for start in f.starts)
+            fences = [int(start.fence or 0) for start in sorted(f.starts, key=lambda start: start.when)]
+            assert fences == sorted(fences)
+
+    run_virtual(story)
+
+
+def test_a_leader_that_is_told_to_stop_gives_back_what_it_claimed_and_nothing_is_lost() -> None:
+    async def story() -> None:
+        async with fleet(prepare=0.3) as f:
+            first = await f.node("a")
+            second = await f.node("b")
+            await f.until_wall(3.15)
+            assert first.leads
+            await first.stop()
+            await until(lambda: second.leads, within=5)
+            await anyio.sleep(5)
+            assert set(range(-13, 6)) <= set(f.times())
+            assert len(f.times()) == len(set(f.times()))
+            given_back = [start for start in f.starts if start.at == START + 3]
+            assert [(start.node, start.attempt) for start in given_back] == [("b", 0)]
+            reasons = {skip.reason for record in f.records() for skip in record.skips}
+            assert "claimed-not-started" not in reasons
+
+    run_virtual(story)
+
+
+def test_a_thousand_jobs_at_one_instant_cost_twenty_writes() -> None:
+    async def story() -> None:
+        jobs = tuple(job(f"job-{number}", "0 0 * * * * *") for number in range(1000))
+        async with fleet(jobs=jobs) as f:
+            node = await f.node()
+            await f.until_wall(-0.1)
+            before = node.writes["append"]
+            await f.until_wall(5)
+            assert len(f.starts) == 1000
+            assert node.writes["append"] - before == 20
+            assert max(start.when for start in f.starts) < START + 2
+
+    run_virtual(story)
+
+
+def test_an_outage_of_the_store_delays_and_loses_nothing() -> None:
+    async def story() -> None:
+        async with fleet() as f:
+            node = await f.node()
+            await f.until_wall(0.5)
+            node.down = True
+            await anyio.sleep(10)
+            during = [start for start in f.starts if start.when > START + TTL + 0.6]
+            assert during == []
+            node.down = False
+            await anyio.sleep(6)
+            assert set(range(-13, 15)) <= set(f.times())
+            assert len(f.times()) == len(set(f.times()))
+
+    run_virtual(story)
+
+
+def test_a_lost_answer_costs_a_repetition_and_no_second_start() -> None:
+    async def story() -> None:
+        async with fleet() as f:
+            node = await f.node()
+            await f.until_wall(1.5)
+            node.lose.add("append")
+            await f.until_wall(5.5)
+            assert sorted(f.times())[-5:] == [1, 2, 3, 4, 5]
+            assert len(f.times()) == len(set(f.times()))
+
+    run_virtual(story)
+
+
+def test_a_skip_is_in_the_log_so_that_no_successor_starts_it() -> None:
+    async def story() -> None:
+        jobs = (job("long", "*/5 * * * * * *", overlap=ConcurrencyPolicy.FORBID),)
+        async with fleet(jobs=jobs, lasts=7.0) as f:
+            first = await f.node("a")
+            await f.until_wall(1)
+            assert f.times("long")[-1] == -5
+            assert first.decision("long", START) == (Verdict.SKIP, Reason.CONCURRENCY_FORBID)
+            await f.node("b")
+            first.kill()
+            await anyio.sleep(12)
+            assert 0 not in f.times("long")
+            assert f.times("long")[-1] > 0
+
+    run_virtual(story)
+
+
+def test_prefer_leader_starts_unclaimed_while_the_store_does_not_answer() -> None:
+    async def story() -> None:
+        jobs = (job(policy=ClusterPolicy.PREFER_LEADER),)
+        async with fleet(jobs=jobs) as f:
+            node = await f.node()
+            await f.until_wall(1.5)
+            assert f.starts[-1].fence is not None
+            node.down = True
+            await anyio.sleep(12)
+            unclaimed = [start for start in f.starts if start.fence is None]
+            assert unclaimed
+            node.down = False
+            await anyio.sleep(5)
+            assert set(range(-13, 18)) <= set(f.times())
+            assert len(f.times()) == len(set(f.times()))
+
+    run_virtual(story)
+
+
+def test_every_node_jobs_are_never_claimed() -> None:
+    async def story() -> None:
+        jobs = (job(policy=ClusterPolicy.EVERY_NODE),)
+        async with fleet(jobs=jobs) as f:
+            await f.node("a")
+            await f.node("b")
+            await f.until_wall(2.5)
+            assert Counter(f.times())[2] == 2
+            assert all(not record.starts for record in f.records())
+            assert {start.fence for start in f.starts} == {None}
+
+    run_virtual(story)
+
+
+def test_a_claim_of_a_dead_node_is_skipped_by_default_and_tried_again_on_request() -> None:
+    async def story() -> None:
+        jobs = (job("once", "0 * * * * * *"), job("again", "0 * * * * * *", onUnfinishedClaim="rerun"))
+        async with fleet(jobs=jobs, prepare=0.5) as f:
+            first = await f.node("a")
+            second = await f.node("b")
+            await f.until_wall(0.3)
+            assert first.leads
+            first.kill()
+            await anyio.sleep(12)
+            assert [(start.job, start.attempt, start.node) for start in f.starts] == [("again", 1, "b")]
+            assert second.decision("once", START) == (Verdict.SKIP, Reason.CLAIMED_NOT_STARTED)
+
+    run_virtual(story)
+
+
+def test_a_paused_job_is_skipped_for_good() -> None:
+    async def story() -> None:
+        async with fleet() as f:
+            node = await f.node()
+            await f.until_wall(0.5)
+            node.scheduler.pauses = {"tick": Pause("tick", START + 3.2)}
+            await f.until_wall(6)
+            assert set(f.times()) & {1, 2, 3} == set()
+            assert node.decision("tick", START + 2) == (Verdict.SKIP, Reason.PAUSED)
+
+    run_virtual(story)
+
+
+def test_a_new_job_does_not_back_fill_and_a_removed_one_stops() -> None:
+    async def story() -> None:
+        async with fleet() as f:
+            node = await f.node()
+            await f.until_wall(10.5)
+            node.load(job("new"))
+            await f.until_wall(14.5)
+            assert max(f.times("tick")) == 10
+            assert f.times("new") == [11, 12, 13, 14]
+
+    run_virtual(story)
+
+
+@pytest.mark.parametrize(("mode", "counts"), [("none", {0}), ("last", {1}), ("all", {2, 3})])
+def test_the_mode_says_what_becomes_of_late_ones(mode: str, counts: set[int]) -> None:
+    async def story() -> None:
+        jobs = (job("two", "*/2 * * * * * *"),)
+        async with fleet(jobs=jobs, catch_up={"mode": mode}) as f:
+            first = await f.node("a")
+            await f.node("b")
+            await f.until_wall(0.5)
+            first.kill()
+            await f.until_wall(15)
+            assert sum(start.trigger is Trigger.CATCHUP for start in f.starts) in counts
+
+    run_virtual(story)
+
+
+def test_a_node_whose_clock_is_far_behind_lets_go_of_the_lease() -> None:
+    async def story() -> None:
+        async with fleet() as f:
+            first = await f.node("a")
+            await f.until_wall(200)
+            await first.stop()
+            f.clock.step_wall(-600)
+            second = await f.node("b")
+            await anyio.sleep(4)
+            assert not second.leads
+            assert all(start.node == "a" for start in f.starts)
+
+    run_virtual(story)
+
+
+def test_old_records_are_trimmed() -> None:
+    async def story() -> None:
+        async with fleet() as f:
+            await f.node()
+            await f.until_wall(900)
+            assert f.lease.low > 100
+            assert len(f.lease.records) < 350
+            assert len(f.times()) == len(set(f.times())) > 900
+
+    run_virtual(story)
+
+
+def test_a_run_that_waits_for_another_one_does_not_hold_up_the_rest() -> None:
+    async def story() -> None:
+        jobs = (job("queued", "0 * * * * * *", overlap=ConcurrencyPolicy.QUEUE), job())
+        async with fleet(jobs=jobs, lasts=90.0) as f:
+            await f.node()
+            await f.until_wall(70)
+            assert f.times("queued") == [0]
+            assert 65 in f.times()
+            await f.until_wall(100)
+            assert f.times("queued") == [0, 60]
+
+    run_virtual(story)
+
+
+def test_what_a_follower_decides_is_provisional() -> None:
+    async def story() -> None:
+        async with fleet() as f:
+            await f.node("a")
+            follower = await f.node("b")
+            await f.until_wall(2.5)
+            record = follower.launcher.decisions.get("tick", START + 2)
+            assert record is not None
+            assert record.provisional
+            assert record.decision.reason is Reason.NOT_LEADER
+
+    run_virtual(story)
