@@ -240,6 +240,12 @@ def make_fleet(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
                 print(f"--- {node.name}\n{node.log.read_text()[-4000:]}")
 
 
+@pytest.fixture(name="free_ports")
+def free_ports_fixture() -> Callable[[int], list[int]]:
+    """``free_ports`` for test modules."""
+    return free_ports
+
+
 @pytest.fixture
 def waiting() -> Callable[[Callable[[], object], float, str], None]:
     """``wait_until`` for test modules."""

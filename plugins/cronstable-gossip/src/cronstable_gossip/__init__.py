@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import cast
 
-from cronstable.api import Capability, ConfigFragment, ElectionBackend, Json, JsonSchema, Problem, hookimpl
+from cronstable.api import (
+    Capability,
+    CliCommand,
+    ConfigFragment,
+    ElectionBackend,
+    Json,
+    JsonSchema,
+    Problem,
+    hookimpl,
+)
 from cronstable_gossip.settings import problems
 
 _DEFAULT = "gossip"
@@ -38,3 +47,11 @@ def cronstable_check_config(config: Mapping[str, Json]) -> Iterable[Problem]:
     section = config.get("cluster")
     if isinstance(section, dict) and section.get("backend", _DEFAULT) == "gossip":
         yield from problems(section)
+
+
+@hookimpl
+def cronstable_cli_commands() -> Iterable[CliCommand]:
+    """``cronstable certs``."""
+    yield CliCommand(
+        name="certs", help="Make certificates for trying out a gossip cluster.", target="cronstable_gossip.certs:certs"
+    )

@@ -154,7 +154,7 @@ def problems(section: Mapping[str, Json]) -> Iterator[Problem]:
 
 _HINTS: Final = {
     "listen": 'the address that peers ask at, such as "0.0.0.0:8443"',
-    "tls": "the paths of `ca`, `cert` and `key`",
+    "tls": "the paths of `ca`, `cert` and `key`; `cronstable certs` makes some for trying out",
     "peers": "every other member, as `- host: NAME:PORT`; an empty list for a cluster of one",
 }
 

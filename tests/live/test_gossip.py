@@ -1,0 +1,298 @@
+"""Three real daemons that have only each other: kill, stop and freeze them, cut their links, change their papers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+pytestmark = pytest.mark.integration
+
+INTERVAL, TIMEOUT = 1.0, 2.0
+BOUND = 2 * INTERVAL + TIMEOUT
+"""L1 for gossip, in seconds."""
+SLACK = 5.0
+
+Fleet = Any
+Wait = Callable[[Callable[[], object], float, str], None]
+MINUTELY = (
+    "  - name: minutely\n"
+    "    command: 'echo \"$NODE $CRONSTABLE_SCHEDULED_AT $(date +%s.%N)\" >> STAMPS'\n"
+    '    schedule: "* * * * *"\n'
+    "    clusterPolicy: Leader\n"
+)
+
+
+class Link:
+    """A TCP proxy in a thread of its own: what connects to ``port`` reaches ``target`` while the link is up."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.up = True
+        self._pipes: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.new_event_loop()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._socket.getsockname()[1])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(asyncio.start_server(self._accept, sock=self._socket))
+        self._loop.run_forever()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:
+            # As the target itself would answer: nobody listens.
+            writer.transport.abort()
+            return
+        self._pipes |= {writer, far_writer}
+        await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+        self._pipes -= {writer, far_writer}
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                if self.up:
+                    writer.write(data)
+        except OSError:
+            writer.transport.abort()
+        writer.close()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        for pipe in self._pipes:
+            pipe.transport.abort()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._socket.close()
+        self._loop.close()
+
+
+class Papers:
+    """Certificates of one CA, in files."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ca = trustme.CA()
+
+    def issue(self, name: str, ca: trustme.CA | None = None) -> dict[str, Path]:
+        paths = {key: self.directory / f"{name}-{key}.pem" for key in ("ca", "cert", "key")}
+        leaf = (ca or self.ca).issue_cert("localhost", "127.0.0.1")
+        self.ca.cert_pem.write_to_path(str(paths["ca"]))
+        leaf.private_key_pem.write_to_path(str(paths["key"]))
+        paths["cert"].write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+        return paths
+
+
+class Mesh:
+    """Ports, certificates and one link for each ordered pair of nodes."""
+
+    def __init__(self, directory: Path, ports: list[int], *, links: bool) -> None:
+        self.papers = Papers(directory)
+        self.ports = ports
+        self.names = [f"node-{chr(97 + i)}" for i in range(len(ports))]
+        pairs = [(i, j) for i in range(len(ports)) for j in range(len(ports)) if i != j] if links else []
+        self.links = {pair: Link(ports[pair[1]]) for pair in pairs}
+
+    def cluster_of(self, i: int) -> str:
+        files = self.papers.issue(self.names[i])
+        tls = ", ".join(f"{key}: {path}" for key, path in files.items())
+        others = [j for j in range(len(self.ports)) if j != i]
+        hosts = "".join(f"    - host: 127.0.0.1:{self._port(i, j)}\n" for j in others)
+        return (
+            f"  listen: 127.0.0.1:{self.ports[i]}\n  tls: {{{tls}}}\n  peers:\n{hosts}"
+            f"  interval: {INTERVAL:g}\n  connectTimeout: {TIMEOUT:g}\n  electLeader: true\n"
+        )
+
+    def _port(self, i: int, j: int) -> int:
+        link = self.links.get((i, j))
+        return link.port if link is not None else self.ports[j]
+
+    def cut(self, i: int, *, up: bool = False) -> None:
+        """Node ``i`` and the others hear nothing of each other any more."""
+        for (x, y), link in self.links.items():
+            if i in (x, y):
+                link.up = up
+
+    def close(self) -> None:
+        for link in self.links.values():
+            link.stop()
+
+
+@pytest.fixture
+def make_mesh(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Mesh]]:
+    made: list[Mesh] = []
+
+    def make(count: int = 3, *, links: bool = False) -> Mesh:
+        made.append(Mesh(tmp_path, free_ports(count), links=links))
+        return made[-1]
+
+    yield make
+    for mesh in made:
+        mesh.close()
+
+
+def settle(fleet: Fleet, waiting: Wait) -> None:
+    """Until the lowest name leads and everybody knows; a node that was up earlier may lead before."""
+    fleet.wait_until_whole()
+    waiting(lambda: fleet.leaders() == [fleet.nodes[0]], BOUND + SLACK, "the lowest name to lead")
+    fleet.wait_until_whole()
+
+
+@pytest.fixture
+def fleet(make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait) -> Fleet:
+    fleet = make_fleet(backend_of=make_mesh().cluster_of)
+    fleet.start()
+    settle(fleet, waiting)
+    return fleet
+
+
+def duplicates(fleet: Fleet) -> list[str]:
+    times = [scheduled for _, scheduled, _ in fleet.occurrences()]
+    return sorted({t for t in times if times.count(t) > 1})
+
+
+def test_three_that_start_at_once_elect_the_lowest_name_and_run_each_occurrence_once(
+    fleet: Fleet, waiting: Wait
+) -> None:
+    count = len(fleet.occurrences())
+    waiting(lambda: len(fleet.occurrences()) >= count + 5, 20, "five occurrences")
+    assert {node for node, _, _ in fleet.occurrences()[count + 1 :]} == {"node-a"}
+    assert duplicates(fleet) == []
+    assert fleet.two_leaders_at() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_leader_that_ends_is_replaced_and_takes_over_again_without_two(
+    fleet: Fleet, waiting: Wait, rounds: int, number: int
+) -> None:
+    for _ in range(rounds):
+        old = fleet.wait_for_leader(30)
+        old.send(number)
+        fleet.wait_for_leader(BOUND + SLACK, other_than=old)
+        old.wait(20)
+        old.start()
+        settle(fleet, waiting)
+    assert fleet.two_leaders_at() == []
+    assert duplicates(fleet) == []
+
+
+def test_a_leader_frozen_while_another_took_over_starts_nothing_on_its_old_view(fleet: Fleet, waiting: Wait) -> None:
+    old = fleet.wait_for_leader(30)
+    waiting(lambda: any(o[0] == old.name for o in fleet.occurrences()), 10, "the leader to run something")
+    old.send(signal.SIGSTOP)
+    frozen = time.time()
+    new = fleet.wait_for_leader(BOUND + SLACK, other_than=old)
+    waiting(lambda: time.time() > frozen + 2 * BOUND, 3 * BOUND, "twice the bound")
+    old.send(signal.SIGCONT)
+    waiting(lambda: fleet.leaders() == [old], BOUND + SLACK, "the lowest name to lead again")
+    count = len(fleet.occurrences())
+    waiting(lambda: len(fleet.occurrences()) >= count + 3, 15, "the work to go on")
+    assert new is not old
+    assert fleet.two_leaders_at() == []
+    assert duplicates(fleet) == []
+
+
+def test_many_short_stalls_double_nothing(fleet: Fleet, waiting: Wait, rounds: int) -> None:
+    pause = threading.Event()
+    for turn in range(4 * rounds):
+        old = fleet.wait_for_leader(30)
+        old.send(signal.SIGSTOP)
+        pause.wait(0.3 + turn * 0.45 % 2.5)
+        old.send(signal.SIGCONT)
+        pause.wait(0.4)
+    fleet.wait_until_whole()
+    count = len(fleet.occurrences())
+    waiting(lambda: len(fleet.occurrences()) >= count + 2, 15, "the work to go on")
+    assert duplicates(fleet) == []
+    assert fleet.two_leaders_at() == []
+
+
+def test_a_cut_off_leader_steps_down_and_the_majority_goes_on(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait
+) -> None:
+    mesh = make_mesh(links=True)
+    fleet = make_fleet(backend_of=mesh.cluster_of)
+    fleet.start()
+    settle(fleet, waiting)
+    for _ in range(2):
+        mesh.cut(0)
+        waiting(lambda: fleet.leaders() == [fleet.nodes[1]], BOUND + SLACK, "the majority to elect")
+        assert not (fleet.nodes[0].cluster() or {}).get("quorate")
+        mesh.cut(0, up=True)
+        waiting(lambda: fleet.leaders() == [fleet.nodes[0]], BOUND + TIMEOUT + SLACK, "the cluster to heal")
+    assert fleet.two_leaders_at() == []
+    assert duplicates(fleet) == []
+
+
+def test_a_second_node_of_one_name_closes_the_gate_until_it_goes(fleet: Fleet, tmp_path: Path, waiting: Wait) -> None:
+    twin = fleet.nodes[2]
+    twin.send(signal.SIGKILL)
+    twin.wait(10)
+    twin.config.write_text(twin.config.read_text().replace("nodeName: node-c", "nodeName: node-b"))
+    twin.start()
+    first = fleet.nodes[0]
+    waiting(lambda: (first.cluster() or {}).get("conflict_names") == ["node-b"], BOUND + SLACK, "the conflict")
+    count = len(fleet.occurrences())
+    twin.send(signal.SIGKILL)
+    twin.wait(10)
+    waiting(lambda: len(fleet.occurrences()) > count + 1, BOUND + SLACK, "the gate to open again")
+    assert duplicates(fleet) == []
+
+
+def test_a_node_with_a_certificate_of_another_ca_is_untrusted_and_leads_nothing(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait
+) -> None:
+    mesh = make_mesh()
+    fleet = make_fleet(backend_of=mesh.cluster_of)
+    mesh.papers.issue("node-a", ca=trustme.CA())
+    fleet.start()
+    waiting(lambda: fleet.leaders() == [fleet.nodes[1]], 30, "the others to elect")
+
+    def statuses() -> list[str]:
+        return [peer["status"] for peer in (fleet.nodes[1].cluster() or {}).get("peers", [])]
+
+    waiting(lambda: statuses() == ["untrusted", "agreed"], BOUND + SLACK, "the stranger to be seen as one")
+    assert not (fleet.nodes[0].cluster() or {}).get("quorate")
+
+
+def test_a_job_due_while_the_leader_was_stopped_runs_once(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait
+) -> None:
+    fleet = make_fleet(backend_of=make_mesh().cluster_of, jobs=MINUTELY)
+    fleet.start()
+    settle(fleet, waiting)
+    boundary = (time.time() // 60 + 1) * 60
+    waiting(lambda: time.time() > boundary - 0.6, 62, "the end of the minute")
+    old = fleet.wait_for_leader(10)
+    old.send(signal.SIGSTOP)
+    waiting(lambda: time.time() > boundary + 0.7, 5, "the minute to have begun")
+    old.send(signal.SIGCONT)
+    waiting(fleet.occurrences, BOUND + SLACK, "the job")
+    ran = [(node, at - boundary) for node, _, at in fleet.occurrences()]
+    assert len(ran) == 1
+    assert ran[0][0] == old.name, "late, but nobody else had led"
+
+
+def test_the_check_of_a_configuration_names_what_gossip_needs(tmp_path: Path) -> None:
+    config = tmp_path / "bare.yaml"
+    config.write_text("jobs: []\ncluster: {electLeader: true}\n")
+    command = [sys.executable, "-m", "cronstable", "-c", str(config), "--validate-config"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ))
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert [key for key in ("listen", "tls", "peers") if f"needs `{key}`" not in said] == []
