@@ -45,7 +45,8 @@ class Facts:
 
     ``due``: the first scheduled time that no run has answered, None when there is none. ``oldest_start``: when the
     longest living run began. ``success_since``: the last success, or else when this node began to watch the job.
-    ``last_duration``: how long the last successful run took.
+    ``last_duration``: how long the last successful run took. ``late_start``, ``long_run``: the worst of the runs that
+    started, or ended, since the last look.
     """
 
     now: float
@@ -53,23 +54,30 @@ class Facts:
     oldest_start: float | None = None
     success_since: float | None = None
     last_duration: Seconds | None = None
+    late_start: Seconds | None = None
+    long_run: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A check that trips: what was seen against what is allowed, in seconds."""
+    """A check that trips: what was seen against what is allowed, in seconds. ``past``: it is over already."""
 
     check: Check
     threshold: Seconds
     observed: Seconds
+    past: bool = False
 
     @property
     def words(self) -> str:
         """For people."""
         seen, limit = f"{self.observed:.0f} s", f"{self.check.key}={self.threshold:g}"
         match self.check:
+            case Check.LATE_START if self.past:
+                return f"a run has started {seen} after its scheduled time ({limit})"
             case Check.LATE_START:
                 return f"no run has started {seen} after the scheduled time ({limit})"
+            case Check.LONG_RUN if self.past:
+                return f"a run took {seen} ({limit})"
             case Check.LONG_RUN:
                 return f"a run takes {seen} so far ({limit})"
             case Check.NO_SUCCESS:
@@ -85,7 +93,14 @@ def breaches(limits: Limits, facts: Facts) -> tuple[Breach, ...]:
         Check.LONG_RUN: None if facts.oldest_start is None else facts.now - facts.oldest_start,
         Check.NO_SUCCESS: None if facts.success_since is None else facts.now - facts.success_since,
     }
-    found = [Breach(c, limits[c], span) for c, span in spans.items() if c in limits and span and span > limits[c]]
+    ended = {Check.LATE_START: facts.late_start, Check.LONG_RUN: facts.long_run}
+    found = []
+    for check, span in spans.items():
+        was, limit = ended.get(check), limits.get(check)
+        if limit is not None and span is not None and span > limit:
+            found.append(Breach(check, limit, span))
+        elif limit is not None and was is not None and was > limit:
+            found.append(Breach(check, limit, was, past=True))
     least, took = limits.get(Check.SHORT_RUN), facts.last_duration
     if least is not None and took is not None and took < least:
         found.append(Breach(Check.SHORT_RUN, least, took))

@@ -12,7 +12,7 @@ from cronstable.core.decision import Verdict
 from cronstable.core.hooks import Lateness
 from cronstable.core.job import Job
 from cronstable.core.retry import moved
-from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord
+from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
 from cronstable.core.schedule import Schedule
 from cronstable.core.sla import Breach, Check, Facts, breaches, latch, limits_of
 from cronstable.plugin.protocols import Report
@@ -60,6 +60,8 @@ class LatenessWatch:
         self._since: dict[str, tuple[Schedule, float]] = {}
         self._started: dict[str, float] = {}
         self._succeeded: dict[str, tuple[float, Seconds | None]] = {}
+        self._looked = 0.0
+        self._between: dict[str, dict[Check, Seconds]] = {}
         self._latched: dict[str, frozenset[Check]] = {}
         self._found: dict[str, tuple[Lateness, ...]] = {}
         self.late: Mapping[str, tuple[Lateness, ...]] = MappingProxyType({})
@@ -70,6 +72,8 @@ class LatenessWatch:
     def started(self, job: Job, run: LiveRun) -> None:
         """A run answers every scheduled time up to its start."""
         self._started[job.name] = run.started_at
+        if run.key.scheduled_at is not None and run.key.trigger is Trigger.SCHEDULE:
+            self._meanwhile(job, Check.LATE_START, run.key.scheduled_at, run.started_at - run.key.scheduled_at)
 
     def finished(self, job: Job, record: RunRecord) -> None:
         """A run that failed to launch answers them too: it is a failure, and not late."""
@@ -77,6 +81,15 @@ class LatenessWatch:
             self._started[job.name] = max(record.started_at, self._started.get(job.name, 0.0))
         if record.outcome is Outcome.SUCCESS:
             self._succeeded[job.name] = (record.finished_at, record.duration)
+        if record.started_at is not None and record.duration is not None:
+            self._meanwhile(job, Check.LONG_RUN, record.started_at, record.duration)
+
+    def _meanwhile(self, job: Job, check: Check, since: float, span: Seconds) -> None:
+        """Keep the worst between two looks; what began at ``since`` and was too long at the last look is told."""
+        limit = limits_of(job.options.raw).get(check)
+        if limit is not None and since + limit >= self._looked:
+            worst = self._between.setdefault(job.name, {})
+            worst[check] = max(span, worst.get(check, 0.0))
 
     # -- judging ------------------------------------------------------------------------------------------------------
 
@@ -90,17 +103,19 @@ class LatenessWatch:
     def look(self) -> None:
         """Judge every job now."""
         jobs = self._scheduler.jobs
-        for known in (self._since, self._started, self._succeeded, self._latched, self._found):
+        for known in (self._since, self._started, self._succeeded, self._between, self._latched, self._found):
             for name in [name for name in known if name not in jobs]:
                 del known[name]
         for job in jobs.values():
             if "sla" in job.options.raw:
                 self._judge(job)
+        self._looked = self._clock.now().wall
         if self._found != self.late:
             self.late = MappingProxyType(dict(self._found))
 
     def _judge(self, job: Job) -> None:
         now = self._clock.now().wall
+        between = self._between.pop(job.name, {})
         schedule, since = self._since.get(job.name, (None, now))
         if not self._owns(job) or self._scheduler.paused(job) is not None or not job.options.enabled:
             self._since[job.name] = (job.schedule, now)
@@ -110,7 +125,7 @@ class LatenessWatch:
         if schedule is None or schedule != job.schedule:
             since = now
         self._since[job.name] = (job.schedule, since)
-        facts = self._facts(job, since, now)
+        facts = self._facts(job, since, now, between)
         tripped = breaches(limits_of(job.options.raw), facts)
         self._latched[job.name], fresh, over = latch(self._latched.get(job.name, frozenset()), tripped)
         self._note(job, tripped, now)
@@ -131,7 +146,7 @@ class LatenessWatch:
                 self._owned.discard(job.name)
         return job.name in self._owned
 
-    def _facts(self, job: Job, since: float, now: float) -> Facts:
+    def _facts(self, job: Job, since: float, now: float, between: Mapping[Check, Seconds]) -> Facts:
         success, duration = self._succeeded.get(job.name, (since, None))
         return Facts(
             now=now,
@@ -139,6 +154,8 @@ class LatenessWatch:
             oldest_start=min((run.started_at for run in self._launcher.live().get(job.name, ())), default=None),
             success_since=max(success, since),
             last_duration=duration,
+            late_start=between.get(Check.LATE_START),
+            long_run=between.get(Check.LONG_RUN),
         )
 
     @staticmethod

@@ -19,10 +19,13 @@ NOW = 10_000.0
         (Facts(NOW, oldest_start=9_899.0), Check.LONG_RUN, 101.0),
         (Facts(NOW, success_since=8_999.0), Check.NO_SUCCESS, 1_001.0),
         (Facts(NOW, last_duration=9.5), Check.SHORT_RUN, 9.5),
+        (Facts(NOW, late_start=61.0), Check.LATE_START, 61.0),
+        (Facts(NOW, long_run=100.5), Check.LONG_RUN, 100.5),
+        (Facts(NOW, oldest_start=9_899.0, long_run=500.0), Check.LONG_RUN, 101.0),
     ],
 )
 def test_each_limit_is_a_check_of_its_own(facts: Facts, check: Check, observed: float) -> None:
-    assert breaches(ALL, facts) == (Breach(check, ALL[check], observed),)
+    assert [(b.check, b.threshold, b.observed) for b in breaches(ALL, facts)] == [(check, ALL[check], observed)]
     assert breaches({c: s for c, s in ALL.items() if c is not check}, facts) == ()
 
 
@@ -34,6 +37,7 @@ def test_each_limit_is_a_check_of_its_own(facts: Facts, check: Check, observed: 
         Facts(NOW, oldest_start=9_900.0),
         Facts(NOW, success_since=9_000.0),
         Facts(NOW, last_duration=10.0),
+        Facts(NOW, late_start=60.0, long_run=100.0),
         Facts(NOW, due=10_060, oldest_start=10_060.0, success_since=10_060.0),
     ],
 )
@@ -64,3 +68,11 @@ def test_a_check_is_told_once_until_it_recovers(rounds: list[set[Check]]) -> Non
         assert set(over) <= told
         told = (told | new) - set(over)
         assert latched == tripped == told
+
+
+def test_the_words_tell_what_is_over_from_what_goes_on() -> None:
+    over = [b.words for b in breaches(ALL, Facts(NOW, late_start=61.0, long_run=101.0))]
+    assert over == [
+        "a run has started 61 s after its scheduled time (lateAfterSeconds=60)",
+        "a run took 101 s (maxRuntimeSeconds=100)",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +13,7 @@ import anyio
 import yaml
 
 from cronstable.core.decision import DecisionRing
-from cronstable.core.job import Job, JobOptions
+from cronstable.core.job import ConcurrencyPolicy, Job, JobOptions
 from cronstable.core.runs import LiveRun, Outcome, RunRecord
 from cronstable.core.schedule import Schedule
 from cronstable.core.view import ClusterView
@@ -156,6 +157,44 @@ def test_a_job_that_starts_in_time_and_runs_long_trips_only_the_limit_of_its_len
 
     world = play(400, job({"lateAfterSeconds": 60, "maxRuntimeSeconds": 90}, "0 12 * * *"), script)
     assert world.reports.checks == ["maxRuntime"]
+
+
+def test_a_long_run_is_told_although_nobody_looked_while_it_lived() -> None:
+    async def script(world: World) -> None:
+        world.lasts = 45.0
+        await world.clock.sleep(180)
+        world.lasts = 1.0
+
+    # From 5 to 50 seconds past three minutes, and it is looked at right after each full one.
+    world = play(300, job({"maxRuntimeSeconds": 30}, "5 * * * * * *"), script)
+    assert world.reports.checks == ["maxRuntime"]
+    assert "a run took 45 s" in (world.reports.told[0].record.fail_reason or "")
+    assert world.watch.late == {}
+
+
+def test_a_run_that_was_told_of_while_it_lived_is_over_at_the_next_look() -> None:
+    seen: list[bool] = []
+
+    async def script(world: World) -> None:
+        world.lasts = 90.0
+        await world.clock.sleep(185)
+        seen.append(bool(world.watch.late))
+
+    world = play(300, job({"maxRuntimeSeconds": 30}, "5 0 12 * * * *"), script)
+    assert (world.reports.checks, seen) == (["maxRuntime"], [False])
+
+
+def test_a_late_start_is_told_although_it_has_started_when_somebody_looks() -> None:
+    async def script(world: World) -> None:
+        world.lasts = 40.0
+        await world.clock.sleep(55)
+        world.lasts = 0.0
+
+    once = job({"lateAfterSeconds": 20}, "5,10 0 12 * * * *")
+    queued = replace(once, options=replace(once.options, concurrency_policy=ConcurrencyPolicy.QUEUE))
+    world = play(300, queued, script)
+    assert world.reports.checks == ["lateAfter"]
+    assert "a run has started 35 s after its scheduled time" in (world.reports.told[0].record.fail_reason or "")
 
 
 def test_a_success_that_came_too_early_is_suspicious() -> None:
