@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +91,37 @@ def test_restarts_in_any_order_leave_no_double_leader_and_a_leader_soon(cluster:
             await leader(c)
 
     assert cluster(story, "abcde").double == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_sequence_of_faults_that_chance_draws_has_two_leaders(cluster: Play, seed: int) -> None:
+    draw = random.Random(seed)
+    names = "abcdefg"[: draw.choice([3, 5, 7])]
+
+    async def story(c: Any) -> None:
+        for _ in range(15):
+            name, what = draw.choice(names), draw.random()
+            if what < 0.3:
+                c.network.cut(name, [n for n in names if n != name], silent=draw.random() < 0.5)
+                await c.pause(draw.random() * 6)
+                c.network.heal()
+            elif what < 0.6:
+                await c.stop(name)
+                await c.pause(draw.random() * 4)
+                await c.start(name, names)
+            elif what < 0.75:
+                c.members[name].clock.advance(draw.random() * 8)
+            else:
+                side = draw.sample(names, len(names) // 2)
+                silent = draw.random() < 0.5
+                for one in side:
+                    c.network.cut(one, [n for n in names if n not in side], silent=silent)
+                await c.pause(draw.random() * 8)
+                c.network.heal()
+            await c.pause(draw.random() * 3)
+        await leader(c, "a", within=10)
+
+    assert cluster(story, names).double == []
 
 
 def test_a_minority_skips_and_the_majority_goes_on(cluster: Play) -> None:
