@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from cronstable.cli.main import run
 from cronstable.config import LoadResult, format_findings, load, write_starter
 from cronstable.core.finding import Severity, key_path
 from cronstable.plugin.manager import Plugins
@@ -20,7 +22,7 @@ _CASES = Path(__file__).resolve().parents[2] / "cases"
 def _cases() -> Iterator[Any]:
     for path in sorted([*_CASES.glob("config-*.yaml"), *(_CASES / "extra").glob("config-*.yaml")]):
         case = yaml.safe_load(path.read_text("utf-8"))
-        if "files" in case["input"]:
+        if isinstance(case["input"]["command"], str):
             yield pytest.param(case, id=case["id"])
 
 
@@ -57,7 +59,7 @@ def _check_rejected(case: Mapping[str, Any], result: LoadResult) -> None:
     assert found, text
     tolerance = expected.get("line_tolerance", 0)
     assert any(abs(finding.line - named["line"]) <= tolerance for finding in found), text
-    assert all(finding.file in case["input"]["files"] for finding in found)
+    assert all(normpath(finding.file) in case["input"]["files"] for finding in found)
     for value in expected.get("lists_allowed_values", ()):
         assert value in text
     if "hint_contains_close_match" in expected:
@@ -88,6 +90,27 @@ def _check_accepted(expected: Mapping[str, Any], result: LoadResult) -> None:
         assert dict(job.options.environment) == expected["process_environment"]
     if "advisories" in expected:
         assert [key_path(f.path) for f in result.findings] == expected["advisories"]
+
+
+def _dialogues() -> Iterator[Any]:
+    for path in sorted([*_CASES.glob("config-*.yaml"), *(_CASES / "extra").glob("config-*.yaml")]):
+        case = yaml.safe_load(path.read_text("utf-8"))
+        if isinstance(case["input"]["command"], list):
+            yield pytest.param(case, id=case["id"])
+
+
+@pytest.mark.parametrize("case", list(_dialogues()))
+def test_a_case_of_several_commands_goes_as_it_says(
+    case: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files: Mapping[str, str] = case["input"].get("files", {})
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    codes = [run(shlex.split(command)[1:]) for command in case["input"]["command"]]
+    assert codes == case["expected"]["exit_codes"]
+    assert {name: (tmp_path / name).read_text("utf-8") for name in files} == files
 
 
 def test_the_starter_is_valid_and_never_overwritten(tmp_path: Path, plugins: Plugins) -> None:
