@@ -8,15 +8,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cronstable.runtime import reaper
 
 pytestmark = pytest.mark.integration
 
 # Runs jobs that leave orphans and jobs that exit with 7, as subreaper or as PID 1, and prints what came out of it.
+CASES = Path(__file__).parents[2] / "cases"
+
 PROGRAM = """
 import ctypes, json, logging, os, subprocess, sys
 import anyio
@@ -31,6 +35,7 @@ from cronstable.runtime.threads import ThreadLanes
 from cronstable.testing.clock import until
 
 RUNS = int(sys.argv[2])
+COUNTED = sys.argv[4] if len(sys.argv) > 4 else "exit 7"
 
 class Sink:
     def write(self, batch): pass
@@ -55,7 +60,7 @@ async def main():
         job = Job("j", command, None, JobOptions())
         async with gate:
             record = await run_job(RunRequest(RunKey("r", "j", 60), job), tools)
-        if command == "exit 7":
+        if command == COUNTED:
             codes.append(record.exit_code)
 
     # A library's own child, and a thread that waits for it, as many libraries do.
@@ -65,7 +70,7 @@ async def main():
         async with anyio.create_task_group() as runs:
             runs.start_soon(anyio.to_thread.run_sync, own.wait)
             for number in range(RUNS):
-                runs.start_soon(one, "exit 7")
+                runs.start_soon(one, COUNTED)
                 if number % 10 == 0:
                     runs.start_soon(one, sys.argv[3])
         await until(lambda: not children(), within=30, what="no child is left")
@@ -106,6 +111,20 @@ def test_a_subreaper_collects_orphans_and_steals_nothing(case: Callable[[str], d
     assert result["codes"] == [wanted["expected"]["all_exit_codes"]]
     assert (result["runs"], result["own"]) == (500, 9)
     assert result["collected"] >= 50
+
+
+def more() -> list[Any]:
+    found = [yaml.safe_load(path.read_text()) for path in sorted((CASES / "extra").glob("exec-*.yaml"))]
+    return [pytest.param(case, id=case["id"]) for case in found if case["input"].get("how") == "subreaper"]
+
+
+@pytest.mark.parametrize("wanted", more())
+def test_no_exit_code_is_lost_whatever_dies_around_it(wanted: dict[str, Any]) -> None:
+    given = wanted["input"]
+    runs, command = str(given["runs"]), given["job"]["command"]
+    result = outcome(sys.executable, "-c", PROGRAM, "subreaper", runs, given["orphans"], command)
+    assert result["codes"] == [wanted["expected"]["all_exit_codes"]]
+    assert (result["runs"], result["own"]) == (given["runs"], 9)
 
 
 def test_as_pid_1_orphans_are_collected_and_no_exit_code_is_stolen(case: Callable[[str], dict[str, Any]]) -> None:
