@@ -275,6 +275,7 @@ class HostSnapshot:
     ``queued``: jobs of which a run waits for another one to end (``concurrencyPolicy: Queue``).
     ``ready``: configuration loaded and every configured backend started or given up on.
     ``stopping``: a shutdown is under way.
+    ``fleet``: what was last published of all nodes, None when there is no channel between them.
     """
 
     version: str
@@ -300,6 +301,7 @@ class HostSnapshot:
     queued: frozenset[str] = frozenset()
     ready: bool = True
     stopping: bool = False
+    fleet: FleetReport | None = None
 
 
 class Host(Protocol):
@@ -356,10 +358,14 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """Other nodes' run summaries as received; display only."""
+    """Run summaries of the nodes that ``source`` knows, this one first, each as in GET /fleet; display only.
+
+    ``interval``: seconds between two looks at a node. No nodes: there is nothing to tell any more.
+    """
 
     source: str
     nodes: tuple[Mapping[str, Json], ...]
+    interval: Seconds | None = None
 
 
 # -- what plugins provide ---------------------------------------------------------------------------------------------

@@ -336,6 +336,7 @@ class Daemon:
             election_configured=self.cluster.elects,
             cluster=view,
             cluster_error=error,
+            fleet=next(iter(self.host.fleet.values()), None),
             reboot_pending=self.reboot.pending,
             reboot_ran=self.reboot.ran,
             paused=self.scheduler.pauses,

@@ -130,5 +130,7 @@ class DaemonHost:
         return await self._do(command, by)
 
     def publish(self, fleet: FleetReport) -> None:
-        """Keep the newest report of each source."""
-        self.fleet[fleet.source] = fleet
+        """Keep the newest report of each source; one without nodes ends it."""
+        self.fleet.pop(fleet.source, None)
+        if fleet.nodes:
+            self.fleet[fleet.source] = fleet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -237,6 +239,32 @@ def test_a_cut_off_leader_steps_down_and_the_majority_goes_on(
         waiting(lambda: fleet.leaders() == [fleet.nodes[0]], BOUND + TIMEOUT + SLACK, "the cluster to heal")
     assert fleet.two_leaders_at() == []
     assert duplicates(fleet) == []
+
+
+def test_the_fleet_shows_what_every_node_runs_in_the_documented_form(fleet: Fleet, waiting: Wait, repo: Path) -> None:
+    def told() -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{fleet.nodes[2].port}/fleet", timeout=10) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+        return found
+
+    def ran() -> bool:
+        of = {node["node_name"]: node["jobs"] for node in told()["nodes"]}
+        return bool(of.get("node-a") and of["node-a"]["tick"]["last"])
+
+    waiting(ran, BOUND + SLACK, "the runs of the leader to be known")
+    document = told()
+    page = (repo / "docs" / "http-api.md").read_text(encoding="utf-8")
+    example = json.loads(page.partition("### GET /fleet")[2].partition("```json\n")[2].partition("```")[0])
+    assert document.keys() == example.keys()
+    assert {frozenset(node) for node in document["nodes"]} == {frozenset(node) for node in example["nodes"]}
+    assert [(node["node_name"], node["self"], node["status"]) for node in document["nodes"]] == [
+        ("node-c", True, "self"),
+        ("node-a", False, "agreed"),
+        ("node-b", False, "agreed"),
+    ]
+    summary = document["nodes"][1]["jobs"]["tick"]
+    assert summary.keys() == {"running", "enabled", "last", "scheduled_in"}
+    assert summary["last"]["outcome"] == "success"
 
 
 def test_a_second_node_of_one_name_closes_the_gate_until_it_goes(fleet: Fleet, tmp_path: Path, waiting: Wait) -> None:

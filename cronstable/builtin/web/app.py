@@ -76,6 +76,7 @@ class Api:
             "/jobs/{name:[^/]+}/decisions": self.decisions,
             "/jobs/{name:[^/]+}/resources": self.resources,
             "/cluster": self.cluster,
+            "/fleet": self.fleet,
             "/job-set-id": self.job_set_id,
             "/whoami": self.whoami,
             "/healthz": self.healthz,
@@ -159,6 +160,10 @@ class Api:
     async def cluster(self, request: web.Request) -> web.Response:
         """GET /cluster."""
         return web.Response(body=self._cluster.render(self._host.snapshot()), content_type="application/json")
+
+    async def fleet(self, request: web.Request) -> web.Response:
+        """GET /fleet."""
+        return _json(shapes.fleet_document(self._host.snapshot()))
 
     async def job_set_id(self, request: web.Request) -> web.Response:
         """GET /job-set-id: text, or JSON for who asks for it."""

@@ -266,6 +266,22 @@ def cluster_document(snapshot: HostSnapshot) -> dict[str, Json]:
     return document
 
 
+def fleet_document(snapshot: HostSnapshot) -> dict[str, Json]:
+    """GET /fleet (reference 7.5): the runs of every node, where nodes tell each other; display only."""
+    view, fleet = snapshot.cluster, snapshot.fleet
+    if view is None or fleet is None:
+        return {"enabled": False, "nodes": []}
+    return {
+        "enabled": True,
+        "backend": view.backend,
+        "node_name": view.node_name,
+        "distribution": view.distribution,
+        "elect_leader": view.elect_leader,
+        "interval": fleet.interval,
+        "nodes": [dict(node) for node in fleet.nodes],
+    }
+
+
 def lease_entry(lease: LeaseView) -> dict[str, Json]:
     """The ``lease`` block: the backend's own entries, then who holds it; ``fence`` where the backend has one."""
     fields = dict(lease.fields)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict
-from cronstable.plugin.protocols import Actor, Command, CommandOutcome, Done, Host, HostSnapshot
+from cronstable.plugin.protocols import Actor, Command, CommandOutcome, Done, FleetReport, Host, HostSnapshot
 from cronstable.runtime.bus import EventBus
 from cronstable.runtime.files import SystemFiles
 from cronstable.runtime.host import DaemonHost, Seams
@@ -48,3 +48,13 @@ def test_a_host_tells_the_newest_decisions_on_a_job_newest_first(make: Callable[
     assert len(host.decisions("a")) == 100
     assert len(host.decisions("a", 1_000)) == 150
     assert list(host.decisions("a", 0)) == list(host.decisions("a", -1)) == list(host.decisions("nobody")) == []
+
+
+def test_a_report_without_nodes_ends_what_was_published() -> None:
+    host = daemon_host(DecisionRing())
+    assert isinstance(host, DaemonHost)
+    report = FleetReport("gossip", ({"node_name": "a"},), 1.0)
+    host.publish(report)
+    assert host.fleet == {"gossip": report}
+    host.publish(FleetReport("gossip", ()))
+    assert host.fleet == {}

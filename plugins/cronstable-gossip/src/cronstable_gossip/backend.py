@@ -15,7 +15,7 @@ from cronstable_gossip.network import Bounds, TlsNetwork
 from cronstable_gossip.node import Node, Timing, scheme
 from cronstable_gossip.payload import BadReport
 from cronstable_gossip.settings import Settings
-from cronstable_gossip.summaries import Summaries, fleet
+from cronstable_gossip.summaries import Summaries, fleet, own_entry
 from cronstable_gossip.wire import Caller, MakeTransport, Reply, Transport, Untrusted
 
 ROTATION_CHECK: Final[Seconds] = 60.0
@@ -112,6 +112,7 @@ class GossipElection:
                 task_status.started()
         finally:
             self._running = False
+            self._host.publish(FleetReport("gossip", ()))
             self._announce()
             with anyio.CancelScope(shield=True), anyio.move_on_after(STOP_DEADLINE):
                 await self._transport.close()
@@ -230,7 +231,10 @@ class GossipElection:
     async def _publish(self) -> None:
         """Give what the others say of their runs to whoever shows it."""
         while True:
-            self._host.publish(FleetReport("gossip", fleet(self._node.peers)))
+            jobs, truncated = self._summaries.now()
+            name, host, wall = self._context.node_name, str(self._section.listen), self._host.clock.now().wall
+            own = own_entry(name, host, wall, jobs, truncated=truncated)
+            self._host.publish(FleetReport("gossip", fleet(own, self._node.peers), self._timing.interval))
             await self._host.clock.sleep(max(PUBLISH_EVERY, self._timing.interval))
 
     # -- answering ----------------------------------------------------------------------------------------------------

@@ -46,26 +46,40 @@ class Summaries:
             self._parts[name] = (part, snapshot.next_fires.get(name))
 
 
-def fleet(peers: Iterable[Peer]) -> tuple[Mapping[str, Json], ...]:
-    """The other nodes, each once; a node that is silent keeps what it said last, with the time of then."""
+def fleet(own: Mapping[str, Json], peers: Iterable[Peer]) -> tuple[Mapping[str, Json], ...]:
+    """``own`` and the other nodes, each once; one that is silent keeps what it said last, with the time of then."""
     found: dict[str, Mapping[str, Json]] = {}
     for peer in peers:
-        if peer.is_self:
-            continue
-        found.setdefault(
-            peer.instance_id or f"host:{peer.host}",
-            {
-                "node_name": peer.node_name,
-                "host": peer.host,
-                "self": False,
-                "status": peer.status.value,
-                "as_of": None if peer.last_seen is None else _iso(peer.last_seen),
-                "jobs": None if peer.summaries is None else dict(peer.summaries),
-                "truncated": peer.truncated,
-                "node_stats": dict(peer.stats) if peer.stats else None,
-            },
-        )
-    return tuple(found.values())
+        if not peer.is_self:
+            found.setdefault(peer.instance_id or f"host:{peer.host}", _entry(peer))
+    return own, *found.values()
+
+
+def own_entry(name: str, host: str, wall: float, jobs: Mapping[str, Json], *, truncated: bool) -> Mapping[str, Json]:
+    """This node's line of GET /fleet."""
+    return {
+        "node_name": name,
+        "host": host,
+        "self": True,
+        "status": "self",
+        "as_of": _iso(wall),
+        "jobs": dict(jobs),
+        "truncated": truncated,
+        "node_stats": None,
+    }
+
+
+def _entry(peer: Peer) -> Mapping[str, Json]:
+    return {
+        "node_name": peer.node_name,
+        "host": peer.host,
+        "self": False,
+        "status": peer.status.value,
+        "as_of": None if peer.last_seen is None else _iso(peer.last_seen),
+        "jobs": None if peer.summaries is None else dict(peer.summaries),
+        "truncated": peer.truncated,
+        "node_stats": dict(peer.stats) if peer.stats else None,
+    }
 
 
 def _last(record: RunRecord) -> Json:

@@ -16,6 +16,7 @@ from cronstable.api import (
     ClusterPolicy,
     ClusterView,
     Done,
+    FleetReport,
     LeaseView,
     LiveRun,
     Outcome,
@@ -353,6 +354,26 @@ async def test_a_cluster_that_failed_to_start_says_so(serve: Any, host: Any) -> 
         summary = await call("GET", "/summary")
     assert reply.json == {"enabled": True, "error": "etcd: connection refused", "peers": []}
     assert summary.json["cluster"]["enabled"] is True
+
+
+async def test_the_fleet_is_what_was_published_and_off_without_a_channel(serve: Any, host: Any) -> None:
+    view = ClusterView("gossip", "a", "v1:x", distribution="spread")
+    async with serve() as call:
+        off = await call("GET", "/fleet")
+        host.set(cluster_configured=True, cluster=view)
+        still_off = await call("GET", "/fleet")
+        host.set(fleet=FleetReport("gossip", ({"node_name": "a", "jobs": None},), 30.0))
+        on = await call("GET", "/fleet")
+    assert off.json == still_off.json == {"enabled": False, "nodes": []}
+    assert on.json == {
+        "enabled": True,
+        "backend": "gossip",
+        "node_name": "a",
+        "distribution": "spread",
+        "elect_leader": True,
+        "interval": 30.0,
+        "nodes": [{"node_name": "a", "jobs": None}],
+    }
 
 
 async def test_the_gossip_view_has_the_documented_fields(serve: Any, host: Any) -> None:
