@@ -48,6 +48,7 @@ _WORDS: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.FENCED: "the term of this node ended before its claim was written",
         Reason.LOG_FULL: "the claim log has no room",
         Reason.OUTSIDE_WINDOW: "it was too old when somebody could decide about it",
+        Reason.RETRY_SETTLED: "another attempt was claimed, and is not wanted any more",
         Reason.STARTED_UNCLAIMED: "this node started it while the store did not answer",
         Reason.STARTING_DEADLINE: "it was later than startingDeadlineSeconds allows",
         Reason.STORE_UNAVAILABLE: "its claim could not be written",

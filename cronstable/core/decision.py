@@ -59,6 +59,7 @@ class Reason(StrEnum):
     FENCED = "fenced"
     LOG_FULL = "log-full"
     OUTSIDE_WINDOW = "outside-window"
+    RETRY_SETTLED = "retry-settled"
     STARTED_UNCLAIMED = "started-unclaimed"
     STARTING_DEADLINE = "starting-deadline"
     STORE_UNAVAILABLE = "store-unavailable"

@@ -7,7 +7,7 @@ one more look at the deadline, and writing down what was decided.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -126,7 +126,9 @@ class ClaimsDriver:
         self._wake = anyio.Event()
         self._due: set[tuple[str, EpochSeconds]] = set()
         self._unclaimed: set[tuple[str, EpochSeconds]] = set()
+        self._retries: dict[tuple[str, EpochSeconds, int], str] = {}
         self._said: dict[str, float] = {}
+        self.retry_refused: Callable[[str], None] = lambda job: None
 
     # -- what the scheduler asks --------------------------------------------------------------------------------------
 
@@ -148,6 +150,32 @@ class ClaimsDriver:
         self._due.add((job.name, scheduled_at))
         self.poke()
         return True
+
+    def retry(self, job: Job, scheduled_at: EpochSeconds, attempt: int, first_run_id: str) -> bool:
+        """A further attempt is due: True when it is appended first and launched from here (claims.md 5).
+
+        ``retry_refused`` is called with the job's name when that cannot be done now.
+        """
+        session = self._session
+        if session is None or not self.owns(job) or not self._may_work(session):
+            return False
+        key = (job.name, scheduled_at, attempt)
+        self._retries[key] = first_run_id
+        for claim in session.state.pending:
+            if _key(claim.start) == key and claim.run_id not in self._launching:
+                self._feed(session, Handed(claim.run_id, waits=False))
+        self.poke()
+        return True
+
+    def forget_retries(self, job: str) -> None:
+        """Nothing of ``job`` is to be tried again: what was claimed for that gets its reason in the log."""
+        self._retries = {key: first for key, first in self._retries.items() if key[0] != job}
+        session = self._session
+        if session is None:
+            return
+        for claim in session.state.pending:
+            if claim.start.job == job and _is_retry(claim.start) and claim.run_id not in self._launching:
+                self._feed(session, Dropped(claim.run_id, Reason.RETRY_SETTLED))
 
     def load(self) -> None:
         """The job set changed."""
@@ -195,6 +223,7 @@ class ClaimsDriver:
             if session.term is not None:
                 session.horizon.forget_waiting()
                 self._feed(session, Ended())
+                self._refuse_retries()
             if term is not None:
                 self._feed(session, Began(term.returned))
             session.term = term
@@ -246,7 +275,10 @@ class ClaimsDriver:
         rules = Rules(session.mode, session.limit, rerun)
         known = claim_log.known_now(session.state)
         wall = self._clock.now().wall
-        return sweep(session.horizon, session.state.ledger, known, rules, local, wall, term.opened_at)
+        wants = sweep(session.horizon, session.state.ledger, known, rules, local, wall, term.opened_at)
+        claimed = {_key(claim.start) for claim in session.state.pending}
+        retries = tuple(Start(*key) for key in self._retries if key not in claimed)
+        return replace(wants, starts=(*retries, *wants.starts))
 
     def _paused(self, job: str, at: EpochSeconds) -> bool:
         return self._gate.paused(self._gate.jobs[job]) is not None
@@ -282,7 +314,10 @@ class ClaimsDriver:
                 await self._spawn(session, claims)
             case Refused(starts, reason):
                 for start in starts:
-                    self._record(start.job, start.at, Decision(Verdict.DEFER, Reason(reason)))
+                    if self._retries.pop(_key(start), None) is not None:
+                        self.retry_refused(start.job)
+                    elif start.attempt == 0:
+                        self._record(start.job, start.at, Decision(Verdict.DEFER, Reason(reason)))
             case Logged(skips):
                 self._skipped(skips)
             case Alarm(kind, text):
@@ -367,24 +402,34 @@ class ClaimsDriver:
             self._feed(session, Dropped(claim.run_id, Reason.DISABLED))
             return
         self._due.discard((start.job, start.at))
-        if (start.job, start.at) in self._unclaimed:
+        if start.attempt == 0 and (start.job, start.at) in self._unclaimed:
             self._feed(session, Dropped(claim.run_id, Reason.STARTED_UNCLAIMED))
+            return
+        first_run_id = self._retries.get(_key(start))
+        if _is_retry(start) and first_run_id is None:
+            # Its ladder waits once more, and asks for the same attempt again: nothing else is held up for it.
+            self._feed(session, Handed(claim.run_id))
             return
         self._launching.add(claim.run_id)
         begun = self._launcher.start(
             job,
             _decision(claim),
             scheduled_at=start.at,
-            trigger=Trigger.CATCHUP if start.late else Trigger.SCHEDULE,
+            trigger=_trigger(start),
             recheck=lambda: self._permit(session, claim, job),
             attempt=start.attempt,
+            first_run_id=first_run_id,
             run_id=claim.run_id,
             variables={"CRONSTABLE_FENCE": str(claim.fence)},
             on_over=lambda refusal: self._over(session, claim, refusal),
         )
         if isinstance(begun, Decision):
             self._launching.discard(claim.run_id)
-            self._feed(session, Dropped(claim.run_id, begun.reason))
+            if self._retries.pop(_key(start), None) is not None:
+                self._feed(session, Handed(claim.run_id))
+                self.retry_refused(start.job)
+            else:
+                self._feed(session, Dropped(claim.run_id, begun.reason))
         elif self._launcher.waits(claim.run_id):
             self._feed(session, Handed(claim.run_id))
 
@@ -396,6 +441,7 @@ class ClaimsDriver:
             if not mine or not self._may_work(session):
                 return Decision(Verdict.DEFER, Reason.FENCED)
             self._feed(session, Spawned(claim.run_id))
+            self._retries.pop(_key(claim.start), None)
             self._settle(claim.run_id)
             return decision
         if decision.reason in _FINAL:
@@ -405,10 +451,12 @@ class ClaimsDriver:
     def _over(self, session: Session, claim: Claim, refusal: Decision | None) -> None:
         """The launcher is done with it. What was only refused for now stays ours and is launched again."""
         self._settle(claim.run_id)
+        self._retries.pop(_key(claim.start), None)
         if all(one.run_id != claim.run_id for one in session.state.pending):
             return
         if refusal is not None and refusal.verdict is Verdict.DEFER:
-            self._feed(session, Handed(claim.run_id, waits=False))
+            # A retry's ladder was told, and asks again; the others are simply launched again.
+            self._feed(session, Handed(claim.run_id, waits=_is_retry(claim.start)))
         else:
             self._feed(session, Dropped(claim.run_id, Reason.START_FAILED if refusal is None else refusal.reason))
         self.poke()
@@ -416,6 +464,17 @@ class ClaimsDriver:
     def _settle(self, run_id: str) -> None:
         self._launching.discard(run_id)
         self._settled.set()
+
+    def _refuse_retries(self) -> None:
+        """The term is over: the ladders ask the gate again, and learn whose job it is now."""
+        refused = [key for key in self._retries if not self._is_launching(key)]
+        for key in refused:
+            self._retries.pop(key, None)
+            self.retry_refused(key[0])
+
+    def _is_launching(self, key: tuple[str, EpochSeconds, int]) -> bool:
+        pending = self._session.state.pending if self._session is not None else ()
+        return any(_key(claim.start) == key and claim.run_id in self._launching for claim in pending)
 
     # -- without the store --------------------------------------------------------------------------------------------
 
@@ -487,6 +546,21 @@ def definition(job: Job) -> str:
     """What makes ``job`` another job for the claim log when it changes: schedule and zone, not the command."""
     zone = getattr(job.schedule.zone, "key", None) or str(job.schedule.zone)
     return f"{job.schedule.text}|{job.schedule.day_match}|{zone}"
+
+
+def _key(start: Start) -> tuple[str, EpochSeconds, int]:
+    return start.job, start.at, start.attempt
+
+
+def _is_retry(start: Start) -> bool:
+    """A further attempt that a ladder of this node asked for; a rerun of what another node left is late."""
+    return start.attempt > 0 and not start.late
+
+
+def _trigger(start: Start) -> Trigger:
+    if start.late:
+        return Trigger.CATCHUP
+    return Trigger.RETRY if start.attempt else Trigger.SCHEDULE
 
 
 def _decision(claim: Claim) -> Decision:

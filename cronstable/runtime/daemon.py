@@ -139,6 +139,8 @@ class Daemon:
             log=parts.log,
             reports=self.reports,
         )
+        self.retries.claimer = self.claims
+        self.claims.retry_refused = self.retries.refused
         self.launcher.admission = self.retries
         self.launcher.tracer = parts.tracer
         self.launcher.listeners += (self.retries, self.lateness)

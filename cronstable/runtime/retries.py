@@ -9,7 +9,7 @@ from typing import Protocol, assert_never
 
 import anyio
 
-from cronstable.core.clock import Clock, Seconds
+from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.fingerprint import job_digest
 from cronstable.core.job import Job
@@ -56,6 +56,18 @@ class RunReports(Protocol):
         ...
 
 
+class RetryClaimer(Protocol):
+    """Whoever claims further attempts before they start, on backends that keep a claim log."""
+
+    def retry(self, job: Job, scheduled_at: EpochSeconds, attempt: int, first_run_id: str) -> bool:
+        """True: the attempt is claimed and launched, or ``Retries.refused`` is called."""
+        ...
+
+    def forget_retries(self, job: str) -> None:
+        """No attempt of ``job`` is wanted any more."""
+        ...
+
+
 class Retries:
     """The ladders of this node, one a job at most. Implements the launcher's ``RunListener`` and ``Admission``.
 
@@ -85,6 +97,7 @@ class Retries:
         self._pending: dict[str, PendingRetry] = {}
         self._shown: Mapping[str, PendingRetry] = MappingProxyType({})
         self._sleep = anyio.CancelScope()
+        self.claimer: RetryClaimer | None = None
 
     @property
     def pending(self) -> Mapping[str, PendingRetry]:
@@ -198,6 +211,9 @@ class Retries:
         action = self._step(name, Due(answer))
         if not isinstance(action, Relaunch):
             return
+        first = ladder.first
+        if first.scheduled_at is not None and self._claims(job, first.scheduled_at, action.attempt, first.run_id):
+            return
         started = self._launcher.start(
             job,
             decision,
@@ -209,6 +225,14 @@ class Retries:
         )
         if isinstance(started, Decision):
             self._step(name, Refused(None, Answer.NOT_NOW))
+
+    def _claims(self, job: Job, scheduled_at: EpochSeconds, attempt: int, first_run_id: str) -> bool:
+        """Whether the attempt goes through the claim log, which launches it."""
+        return self.claimer is not None and self.claimer.retry(job, scheduled_at, attempt, first_run_id)
+
+    def refused(self, name: str) -> None:
+        """An attempt that was to be claimed could not be: ask again later."""
+        self._step(name, Refused(None, Answer.NOT_NOW))
 
     def _ask(self, job: Job) -> tuple[Answer, Decision]:
         """The gate's answer for an attempt of ``job`` at this instant. Any failure to find out means: not now."""
@@ -230,6 +254,8 @@ class Retries:
             self._ladders.pop(name, None)
             self._jobs.pop(name, None)
             self._failed.pop(name, None)
+            if before is not None and self.claimer is not None:
+                self.claimer.forget_retries(name)
         else:
             self._ladders[name] = ladder
         self._show(name, ladder)

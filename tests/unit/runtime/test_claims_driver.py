@@ -29,6 +29,7 @@ from cronstable.runtime.bus import EventBus
 from cronstable.runtime.claims_driver import ClaimsDriver
 from cronstable.runtime.launcher import Launcher
 from cronstable.runtime.output import OutputHub
+from cronstable.runtime.retries import Retries
 from cronstable.runtime.runner import RunRequest
 from cronstable.runtime.scheduler import Scheduler
 from cronstable.testing.clock import VirtualClock, run_virtual, until
@@ -130,6 +131,13 @@ class Node:
             log=LOG,
         )
         self.scheduler.claimer = self.claims
+        self.retries = Retries(
+            clock=self.clock, scheduler=self.scheduler, cluster=members, launcher=self.launcher, log=LOG
+        )
+        self.retries.claimer = self.claims
+        self.claims.retry_refused = self.retries.refused
+        self.launcher.admission = self.retries
+        self.launcher.listeners += (self.retries,)
         self.scope = anyio.CancelScope()
         self.over = anyio.Event()
 
@@ -154,7 +162,8 @@ class Node:
         self.fleet.starts.append(Start(self.name, key.job, at, now, key.attempt, key.trigger, fence, key.run_id))
         on_started(LiveRun(key, 1, now))
         await anyio.sleep(self.fleet.lasts)
-        return RunRecord(key, Outcome.SUCCESS, 0, now, self.clock.now().wall, 0.0)
+        outcome = Outcome.FAILURE if key.job in self.fleet.failing else Outcome.SUCCESS
+        return RunRecord(key, outcome, 0, now, self.clock.now().wall, 0.0)
 
     def load(self, *jobs: Job) -> None:
         self.scheduler.load(jobs)
@@ -176,6 +185,7 @@ class Node:
                         self.working = tasks.cancel_scope
                         tasks.start_soon(self.scheduler.run)
                         tasks.start_soon(self.claims.run)
+                        tasks.start_soon(self.retries.run)
                     await self.claims.stop()
                     election.cancel_scope.cancel()
         self.over.set()
@@ -188,6 +198,7 @@ class Node:
     async def stop(self) -> None:
         """SIGTERM."""
         self.launcher.stopping = True
+        self.retries.stop()
         self.scheduler.poke()
         self.working.cancel()
         await self.over.wait()
@@ -212,6 +223,7 @@ class Fleet:
     nodes: list[Node] = field(default_factory=list)
     prepare: float = 0.001
     lasts: float = 0.0
+    failing: frozenset[str] = frozenset()
     catch_up: Mapping[str, Json] = field(default_factory=dict)
     jobs: tuple[Job, ...] = (job(),)
 
@@ -508,5 +520,73 @@ def test_what_a_follower_decides_is_provisional() -> None:
             assert record is not None
             assert record.provisional
             assert record.decision.reason is Reason.NOT_LEADER
+
+    run_virtual(story)
+
+
+RETRY: Json = {"retry": {"maximumRetries": 2, "initialDelay": 3, "maximumDelay": 3, "backoffMultiplier": 1}}
+
+
+def test_a_retry_is_claimed_before_it_starts() -> None:
+    async def story() -> None:
+        jobs = (job("bad", "0 * * * * * *", onFailure=RETRY),)
+        async with fleet(jobs=jobs, failing=frozenset({"bad"})) as f:
+            await f.node()
+            await f.until_wall(20)
+            assert [(start.at - START, start.attempt, start.trigger) for start in f.starts] == [
+                (0, 0, Trigger.SCHEDULE),
+                (0, 1, Trigger.RETRY),
+                (0, 2, Trigger.RETRY),
+            ]
+            claims = [(start.job, start.attempt) for record in f.records() for start in record.starts]
+            assert claims == [("bad", 0), ("bad", 1), ("bad", 2)]
+            assert len({start.run_id for start in f.starts}) == 3
+            assert len({start.fence for start in f.starts}) == 1
+
+    run_virtual(story)
+
+
+def test_a_retry_that_the_store_does_not_answer_for_is_made_once_it_does() -> None:
+    async def story() -> None:
+        jobs = (job("bad", "0 * * * * * *", onFailure=RETRY),)
+        async with fleet(jobs=jobs, failing=frozenset({"bad"})) as f:
+            node = await f.node()
+            await f.until_wall(2)
+            node.down = True
+            await f.until_wall(12)
+            assert [start.attempt for start in f.starts] == [0]
+            node.down = False
+            await f.until_wall(40)
+            assert [start.attempt for start in f.starts] == [0, 1, 2]
+
+    run_virtual(story)
+
+
+def test_a_retry_moves_to_nobody_when_the_leader_changes() -> None:
+    async def story() -> None:
+        jobs = (job("bad", "0 * * * * * *", onFailure=RETRY, onUnfinishedClaim="rerun"),)
+        async with fleet(jobs=jobs, failing=frozenset({"bad"})) as f:
+            first = await f.node("a")
+            await f.node("b")
+            await f.until_wall(4)
+            assert [start.attempt for start in f.starts] == [0, 1]
+            first.kill()
+            await f.until_wall(40)
+            attempts = [(start.node, start.attempt) for start in f.starts]
+            assert len(attempts) == len({attempt for _, attempt in attempts})
+
+    run_virtual(story)
+
+
+def test_a_cancelled_retry_that_was_claimed_is_not_started() -> None:
+    async def story() -> None:
+        jobs = (job("bad", "0 * * * * * *", onFailure=RETRY),)
+        async with fleet(jobs=jobs, failing=frozenset({"bad"}), prepare=0.5) as f:
+            node = await f.node()
+            await f.until_wall(1)
+            assert [start.attempt for start in f.starts] == [0]
+            node.retries.cancel("bad")
+            await f.until_wall(20)
+            assert [start.attempt for start in f.starts] == [0]
 
     run_virtual(story)
