@@ -26,6 +26,7 @@ def hold_standard_descriptors() -> None:
             # The lowest free number is ours, since all below it are open by now.
             os.open(os.devnull, os.O_RDWR)
 
+
 GATHER: Seconds = 0.01
 """How long a first line may wait for company."""
 
