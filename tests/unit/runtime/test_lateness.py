@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import anyio
+import pytest
 import yaml
 
 from cronstable.core.decision import DecisionRing
@@ -63,6 +64,7 @@ class World:
     def __init__(self) -> None:
         self.clock = VirtualClock.of_loop(wall=NOON - 30)
         self.lasts = 0.0
+        self.outcome = Outcome.SUCCESS
         self.cluster = Cluster()
         self.reports = Reports()
         log = logging.Logger("test")
@@ -94,8 +96,9 @@ class World:
         permit()
         now = self.clock.now().wall
         on_started(LiveRun(request.key, 1, now))
+        outcome = self.outcome
         await self.clock.sleep(self.lasts)
-        return RunRecord(request.key, Outcome.SUCCESS, 0, now, self.clock.now().wall, self.clock.now().wall - now)
+        return RunRecord(request.key, outcome, 0, now, self.clock.now().wall, self.clock.now().wall - now)
 
 
 def job(sla: dict[str, float], schedule: str = "* * * * *") -> Job:
@@ -209,6 +212,20 @@ def test_a_success_that_came_too_early_is_suspicious() -> None:
     assert world.reports.checks == [key.removesuffix("Seconds")]
     assert world.watch.late == {}
     assert "took only" in (world.reports.told[0].record.fail_reason or "")
+
+
+@pytest.mark.parametrize("name", ["report-early-failure-is-not-suspicious", "report-early-again-after-a-long-success"])
+def test_only_a_success_can_come_too_early_and_each_time_is_told_once(name: str) -> None:
+    case = yaml.safe_load((CASES / "extra" / f"{name}.yaml").read_text())
+
+    async def script(world: World) -> None:
+        await world.clock.sleep(20)
+        for lasts, outcome in case["input"]["runs"]:
+            world.lasts, world.outcome = lasts, Outcome(outcome)
+            await world.clock.sleep(60)
+
+    world = play(60 * len(case["input"]["runs"]) + 80, job(case["input"]["job"]["sla"]), script)
+    assert len(world.reports.told) == case["expected"]["alerts"]
 
 
 def test_time_since_the_last_success_counts_from_the_start_of_the_watch() -> None:
