@@ -11,8 +11,10 @@ from anyio.abc import TaskGroup
 
 from cronstable.core.clock import Seconds
 
-LIMIT = 100
-"""Errands that wait, over all jobs; more are dropped and counted."""
+LIMIT = 2000
+"""Errands that wait, over all jobs; more are dropped and counted. Many jobs can start at once and have several."""
+ABREAST = 50
+"""Errands under way at a time: fewer than the HTTP client has connections."""
 
 Errand = Callable[[], Awaitable[None]]
 
@@ -34,6 +36,7 @@ class Courier:
         self._waiting = 0
         self._failing: set[str] = set()
         self._idle = anyio.Event()
+        self._abreast = anyio.Semaphore(ABREAST)
         self.dropped = 0
 
     def bind(self, tasks: TaskGroup) -> None:
@@ -69,8 +72,9 @@ class Courier:
         while queue:
             errand = queue.popleft()
             try:
-                with anyio.fail_after(self._deadline):
-                    await errand()
+                async with self._abreast:
+                    with anyio.fail_after(self._deadline):
+                        await errand()
                 self._failing.discard(key)
             except Exception as error:  # noqa: BLE001 - best effort: a run must not feel it
                 self._complain(key, error)

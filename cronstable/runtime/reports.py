@@ -29,8 +29,8 @@ from cronstable.plugin.manager import Provided
 from cronstable.plugin.protocols import Bounded, Host, LeaderChange, Message, Notifier, QuorumLoss, Report
 from cronstable.runtime.bus import EventBus
 
-QUEUE: int = 100
-"""Messages that wait for one target; more drop the oldest."""
+QUEUE: int = 1000
+"""Messages that wait for one target; more drop the oldest. A shared cause makes hundreds of jobs fail in one minute."""
 SEND_DEADLINE: Seconds = 60.0
 """For one try of a notifier that does not bound itself."""
 BOUNDED_EXTRA: Seconds = 5.0

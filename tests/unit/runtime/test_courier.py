@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from cronstable.runtime.courier import Courier, Refusal
+from cronstable.runtime.courier import ABREAST, LIMIT, Courier, Refusal
 from cronstable.testing.clock import run_virtual
 
 
@@ -80,6 +80,29 @@ def test_more_than_the_limit_is_dropped_and_said_once() -> None:
     assert sorted(bench.done) == ["0", "1", "2", "3"]
     assert bench.courier.dropped == 6
     assert len(bench.lines) == 1
+
+
+def test_jobs_that_start_in_the_same_minute_lose_no_errand_and_open_few_connections() -> None:
+    at_once: list[int] = []
+    under_way = 0
+
+    async def script(bench: Bench) -> None:
+        async def errand() -> None:
+            nonlocal under_way
+            under_way += 1
+            at_once.append(under_way)
+            await anyio.sleep(0.2)
+            under_way -= 1
+            bench.done.append("")
+
+        for i in range(500):
+            for _ in ("start", "log", "success"):
+                bench.courier.post(f"job{i}", errand)
+
+    bench = play(script, limit=LIMIT)
+    assert len(bench.done) == 1500
+    assert bench.courier.dropped == 0
+    assert max(at_once) == ABREAST
 
 
 @pytest.mark.parametrize(

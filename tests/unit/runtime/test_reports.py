@@ -357,7 +357,7 @@ def test_a_full_queue_drops_the_oldest_and_says_so() -> None:
 
     done = world(body)
     assert done.reports.counts["post"].dropped == 2
-    assert done.logged("was not told")[-1] == "job job: onFailure: post was not told, 100 others wait (2 dropped)"
+    assert done.logged("was not told")[-1] == "job job: onFailure: post was not told, 1000 others wait (2 dropped)"
     assert [text.split()[-1] for _, text in done.told] == [str(i) for i in range(3, QUEUE + 3)]
 
 
