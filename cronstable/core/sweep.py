@@ -144,12 +144,14 @@ class Horizon:
 class Local:
     """What only this process can say about an occurrence.
 
-    ``paused``: T lies in a pause. ``blocked``: a run of the job forbids another one now. ``started``: this process
-    started the occurrence without a claim, while the store did not answer.
+    ``paused``: T lies in a pause. ``blocked``: a run of the job forbids another one now. ``waits``: a run that is to be
+    replaced is being ended elsewhere. ``started``: this process started the occurrence without a claim, while the
+    store did not answer.
     """
 
     paused: Callable[[str, EpochSeconds], bool] = lambda job, at: False
     blocked: Callable[[str], bool] = lambda job: False
+    waits: Callable[[str], bool] = lambda job: False
     started: Callable[[str, EpochSeconds], bool] = lambda job, at: False
 
 
@@ -176,11 +178,12 @@ def sweep(
         wanted, unwanted = _judge(job, due, rules, local, wall, opened_at)
         skips += unwanted
         starts += [(start.late, start.at, job.order, start) for start in wanted]
-    starts.sort(key=lambda entry: entry[:3])
-    horizon.keep([(start.job, start.at) for *_, start in starts] + [(skip.job, skip.at) for skip in skips])
+    held = [entry for entry in starts if local.waits(entry[3].job)]
+    starts = sorted((entry for entry in starts if entry not in held), key=lambda entry: entry[:3])
+    horizon.keep([(start.job, start.at) for *_, start in (*starts, *held)] + [(skip.job, skip.at) for skip in skips])
     on_time = sum(1 for late, *_ in starts if not late)
     chosen = [start for *_, start in starts[: on_time + rules.limit]]
-    rest = [start.at for *_, start in starts[on_time + rules.limit :]]
+    rest = [start.at for *_, start in (*starts[on_time + rules.limit :], *held)]
     waiting = min([*rest, *(skip.at for skip in skips)], default=None)
     return Wants(tuple(chosen), tuple(skips), waiting, rules.rerun)
 

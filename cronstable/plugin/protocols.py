@@ -536,6 +536,11 @@ class Claims(Protocol):
         ...
 
     @property
+    def ttl(self) -> Seconds:
+        """How long an entry may stand still before its process counts as dead, in seconds."""
+        ...
+
+    @property
     def term(self) -> HeldTerm | None:
         """The term held now, whether or not its deadline has passed; None while there is none."""
         ...
@@ -554,6 +559,14 @@ class Claims(Protocol):
 
     async def trim(self, first: int) -> None:
         """See ``ClaimLog.trim``."""
+        ...
+
+    async def put_entry(self, entry: bytes) -> None:
+        """See ``ClaimLog.put_entry``; best effort."""
+        ...
+
+    async def entries(self) -> Sequence[bytes] | None:
+        """See ``ClaimLog.entries``."""
         ...
 
     def give_back(self, run_ids: Sequence[str]) -> None:

@@ -33,12 +33,20 @@ class ClaimDoor:
     """
 
     def __init__(
-        self, log: ClaimLog, keeper: TermKeeper, host: Host, *, op_timeout: Seconds, worst_handover: Seconds
+        self,
+        log: ClaimLog,
+        keeper: TermKeeper,
+        host: Host,
+        *,
+        op_timeout: Seconds,
+        ttl: Seconds,
+        worst_handover: Seconds,
     ) -> None:
         self._claim_log = log
         self._keeper = keeper
         self._host = host
         self._op_timeout = op_timeout
+        self._ttl = ttl
         self._worst_handover = worst_handover
         self._bugs: set[str] = set()
         self.returned: tuple[str, ...] = ()
@@ -47,6 +55,11 @@ class ClaimDoor:
     def worst_handover(self) -> Seconds:
         """See ``Claims.worst_handover``."""
         return self._worst_handover
+
+    @property
+    def ttl(self) -> Seconds:
+        """See ``Claims.ttl``."""
+        return self._ttl
 
     @property
     def term(self) -> HeldTerm | None:
@@ -77,6 +90,15 @@ class ClaimDoor:
             grant = self._keeper.grant
             if grant is not None:
                 await self._ask(lambda: self._claim_log.trim(grant, first))
+
+    async def put_entry(self, entry: bytes) -> None:
+        """See ``Claims.put_entry``."""
+        await self._ask(lambda: self._claim_log.put_entry(entry))
+
+    async def entries(self) -> Sequence[bytes] | None:
+        """See ``Claims.entries``."""
+        answer = await self._ask(self._claim_log.entries)
+        return None if answer is None else answer[0]
 
     def give_back(self, run_ids: Sequence[str]) -> None:
         """See ``Claims.give_back``."""

@@ -52,6 +52,7 @@ from cronstable.core.store import Full, Unknown
 from cronstable.core.sweep import Claimable, Horizon, Local, Mode, Rules, auto_window, sweep
 from cronstable.plugin.protocols import Claims, HeldTerm, Ids
 from cronstable.runtime.cluster_manager import ClusterManager
+from cronstable.runtime.handover import Handover
 from cronstable.runtime.launcher import Launcher
 
 SPAWNING: Final = 16
@@ -84,11 +85,12 @@ class Gate(Protocol):
 class Session:
     """One claim log as this process sees it, from the start of an election to its end."""
 
-    def __init__(self, claims: Claims, catch_up: Mapping[str, Json], node: str, token: str) -> None:
+    def __init__(self, claims: Claims, catch_up: Mapping[str, Json], node: str, token: str, handover: Handover) -> None:
         given = catch_up.get("window", "auto")
         window = float(given) if isinstance(given, int | float) else auto_window(claims.worst_handover)
         limit = catch_up.get("limit", 100)
         self.claims = claims
+        self.handover = handover
         self.mode = Mode(str(catch_up.get("mode", "all")))
         self.limit = limit if isinstance(limit, int) else 100
         self.horizon = Horizon(window)
@@ -210,7 +212,9 @@ class ClaimsDriver:
             return None
         session = self._session
         if session is None or session.claims is not claims:
-            session = Session(claims, self._cluster.catch_up, self._launcher.node, self._ids.token(6))
+            token = self._ids.token(6)
+            handover = Handover(claims, self._launcher, self._clock, self._ids, token)
+            session = Session(claims, self._cluster.catch_up, self._launcher.node, token, handover)
             self._session = session
             self._load(session)
         self._follow_term(session)
@@ -225,6 +229,7 @@ class ClaimsDriver:
                 self._feed(session, Ended())
                 self._refuse_retries()
             if term is not None:
+                session.handover.begin()
                 self._feed(session, Began(term.returned))
             session.term = term
 
@@ -247,6 +252,10 @@ class ClaimsDriver:
     async def _turn(self, session: Session) -> bool:
         """One thing; True when there may be another one right away."""
         self._revive(session)
+        if claim_log.is_open(session.state) and not await session.handover.look():
+            # A run of the node before may still be under way: whom it blocks is not known yet.
+            await self._clock.sleep(PAUSE)
+            return True
         commands = self._feed(session, Ready(self._ids.token(8), self._wants(session)))
         for command in commands:
             await self._obey(session, command)
@@ -271,7 +280,12 @@ class ClaimsDriver:
             return Wants()
         jobs = self._gate.jobs
         rerun = frozenset(n for n in session.horizon.jobs if jobs[n].options.raw.get("onUnfinishedClaim") == "rerun")
-        local = Local(paused=self._paused, blocked=self._blocked, started=lambda job, at: (job, at) in self._unclaimed)
+        local = Local(
+            paused=self._paused,
+            blocked=lambda name: self._blocked(session, name),
+            waits=lambda name: session.handover.waits(jobs[name]),
+            started=lambda name, at: (name, at) in self._unclaimed,
+        )
         rules = Rules(session.mode, session.limit, rerun)
         known = claim_log.known_now(session.state)
         wall = self._clock.now().wall
@@ -283,9 +297,10 @@ class ClaimsDriver:
     def _paused(self, job: str, at: EpochSeconds) -> bool:
         return self._gate.paused(self._gate.jobs[job]) is not None
 
-    def _blocked(self, job: str) -> bool:
-        forbids = self._gate.jobs[job].options.concurrency_policy is ConcurrencyPolicy.FORBID
-        return forbids and self._launcher.occupied(job)
+    def _blocked(self, session: Session, name: str) -> bool:
+        job = self._gate.jobs[name]
+        forbids = job.options.concurrency_policy is ConcurrencyPolicy.FORBID
+        return (forbids and self._launcher.occupied(name)) or session.handover.blocks(job)
 
     # -- carrying out -------------------------------------------------------------------------------------------------
 
@@ -522,10 +537,23 @@ class ClaimsDriver:
                 self._feed(session, Answer(appended))
                 if isinstance(appended, Unknown):
                     await self._clock.sleep(PAUSE)
+            if session.term is not None:
+                await session.handover.leave()
         session.state, ids = claim_log.give_back(session.state)
         session.claims.give_back(ids)
         if ids:
             self._log.info("cluster: %d claimed runs are given back to whoever leads next", len(ids))
+
+    async def drain(self) -> None:
+        """While the last runs end: keep the successor informed, until cancelled."""
+        if self._session is not None and self._session.term is not None:
+            await self._session.handover.drain()
+
+    async def leave(self) -> None:
+        """The last runs are over, or given up on."""
+        if self._session is not None and self._session.term is not None:
+            with anyio.move_on_after(STOP_WITHIN, shield=True):
+                await self._session.handover.leave()
 
 
 def is_claimable(job: Job) -> bool:

@@ -186,7 +186,11 @@ class Daemon:
                     await self.claims.stop()
                     await self.cluster.stop("the daemon is stopping")
                     election.cancel_scope.cancel()
-                await self._drain(runs.cancel_scope)
+                async with anyio.create_task_group() as handover:
+                    handover.start_soon(self.claims.drain)
+                    await self._drain(runs.cancel_scope)
+                    handover.cancel_scope.cancel()
+                await self.claims.leave()
             await self.companions.finish()
             await self.reports.finish()
             services.cancel_scope.cancel()

@@ -168,6 +168,10 @@ class Launcher:
         """Jobs of which a run waits for another one to end."""
         return frozenset(name for name, flights in self._flights.items() if any(f.queued for f in flights))
 
+    def running(self) -> Mapping[str, Job]:
+        """Run id to job of all runs under way, those that wait included."""
+        return {f.key.run_id: f.job for flights in self._flights.values() for f in flights}
+
     def occupied(self, job: str) -> bool:
         """Whether a run of ``job`` lives, waits or is about to be spawned."""
         return job in self._flights

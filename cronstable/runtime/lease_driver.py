@@ -115,6 +115,7 @@ class LeaseBackend:
                 self,
                 host,
                 op_timeout=timing.op_timeout,
+                ttl=timing.ttl,
                 worst_handover=2 * timing.ttl + timing.renew_every + CHALLENGER_MARGIN,
             )
             if isinstance(store, ClaimLog) and Capability.OCCURRENCE_CLAIMS in capabilities

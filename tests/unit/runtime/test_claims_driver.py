@@ -161,8 +161,10 @@ class Node:
         fence = request.variables.get("CRONSTABLE_FENCE")
         self.fleet.starts.append(Start(self.name, key.job, at, now, key.attempt, key.trigger, fence, key.run_id))
         on_started(LiveRun(key, 1, now))
-        await anyio.sleep(self.fleet.lasts)
-        outcome = Outcome.FAILURE if key.job in self.fleet.failing else Outcome.SUCCESS
+        outcome = Outcome.CANCELLED
+        with request.cancellation.scope():
+            await anyio.sleep(self.fleet.lasts)
+            outcome = Outcome.FAILURE if key.job in self.fleet.failing else Outcome.SUCCESS
         return RunRecord(key, outcome, 0, now, self.clock.now().wall, 0.0)
 
     def load(self, *jobs: Job) -> None:
@@ -188,6 +190,11 @@ class Node:
                         tasks.start_soon(self.retries.run)
                     await self.claims.stop()
                     election.cancel_scope.cancel()
+                async with anyio.create_task_group() as handover:
+                    handover.start_soon(self.claims.drain)
+                    await self.launcher.idle()
+                    handover.cancel_scope.cancel()
+                await self.claims.leave()
         self.over.set()
 
     def kill(self) -> None:
@@ -588,5 +595,71 @@ def test_a_cancelled_retry_that_was_claimed_is_not_started() -> None:
             node.retries.cancel("bad")
             await f.until_wall(20)
             assert [start.attempt for start in f.starts] == [0]
+
+    run_virtual(story)
+
+
+async def handed_over(f: Fleet) -> Node:
+    """Node a was told to stop while its run of T=0 goes on; node b leads."""
+    first = await f.node("a")
+    second = await f.node("b")
+    await f.until_wall(5)
+    assert [(start.node, start.at - START) for start in f.starts][-1] == ("a", 0)
+    f.tasks.start_soon(first.stop)
+    await until(lambda: second.leads, within=5)
+    return second
+
+
+def test_rule_16_forbid_is_honoured_against_a_run_that_still_drains_elsewhere() -> None:
+    async def story() -> None:
+        jobs = (job("long", "0,20,40 * * * * * *", overlap=ConcurrencyPolicy.FORBID),)
+        async with fleet(jobs=jobs, lasts=30.0) as f:
+            second = await handed_over(f)
+            await f.until_wall(25)
+            assert second.decision("long", START + 20) == (Verdict.SKIP, Reason.CONCURRENCY_FORBID)
+            await f.until_wall(45)
+            assert [(start.node, start.at - START) for start in f.starts][-1] == ("b", 40)
+            assert f.lease.entries == {}
+
+    run_virtual(story)
+
+
+def test_rule_16_replace_ends_the_run_elsewhere_and_takes_its_place() -> None:
+    async def story() -> None:
+        jobs = (job("long", "0,20,40 * * * * * *", overlap=ConcurrencyPolicy.REPLACE),)
+        async with fleet(jobs=jobs, lasts=300.0) as f:
+            await handed_over(f)
+            await f.until_wall(30)
+            (late,) = [start for start in f.starts if start.at == START + 20]
+            assert late.node == "b"
+            assert late.when - late.at < 6
+            assert f.nodes[0].over.is_set()
+
+    run_virtual(story)
+
+
+def test_rule_16_an_entry_that_stands_still_blocks_for_one_ttl() -> None:
+    async def story() -> None:
+        jobs = (job("long", "0,20,40 * * * * * *", overlap=ConcurrencyPolicy.FORBID),)
+        async with fleet(jobs=jobs, lasts=300.0) as f:
+            second = await handed_over(f)
+            f.nodes[0].kill()
+            await f.until_wall(30)
+            assert [start.node for start in f.starts][-1] == "b"
+            assert second.leads
+
+    run_virtual(story)
+
+
+def test_rule_16_runs_of_a_node_that_was_killed_block_nothing() -> None:
+    async def story() -> None:
+        jobs = (job("long", "0,20,40 * * * * * *", overlap=ConcurrencyPolicy.FORBID),)
+        async with fleet(jobs=jobs, lasts=300.0) as f:
+            first = await f.node("a")
+            await f.node("b")
+            await f.until_wall(5)
+            first.kill()
+            await f.until_wall(25)
+            assert [start.node for start in f.starts][-1] == "b"
 
     run_virtual(story)
