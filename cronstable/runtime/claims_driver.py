@@ -17,6 +17,8 @@ import anyio
 
 from cronstable.core import claim_log
 from cronstable.core.claim_values import (
+    CHUNK,
+    SKIPS,
     Alarm,
     Answer,
     Append,
@@ -98,6 +100,8 @@ class Session:
         self.term: HeldTerm | None = None
         self.trimmed = 0
         self.over_since: float | None = None
+        self.left = Wants()
+        self.swept_at = float("-inf")
 
 
 class ClaimsDriver:
@@ -163,6 +167,7 @@ class ClaimsDriver:
             return False
         key = (job.name, scheduled_at, attempt)
         self._retries[key] = first_run_id
+        session.swept_at = float("-inf")
         for claim in session.state.pending:
             if _key(claim.start) == key and claim.run_id not in self._launching:
                 self._feed(session, Handed(claim.run_id, waits=False))
@@ -232,9 +237,11 @@ class ClaimsDriver:
                 session.handover.begin()
                 self._feed(session, Began(term.returned))
             session.term = term
+            session.left = Wants()
 
     def _load(self, session: Session) -> None:
         jobs = [job for job in self._gate.jobs.values() if is_claimable(job)]
+        session.left, session.swept_at = Wants(), float("-inf")
         session.horizon.load((claimable(job, order) for order, job in enumerate(jobs)), self._clock.now().wall)
         self._feed(session, Loaded({job.name: definition(job) for job in jobs}))
 
@@ -273,11 +280,25 @@ class ClaimsDriver:
             self._feed(session, Began())
 
     def _wants(self, session: Session) -> Wants:
+        """The next piece of the last sweep, or of a new one: a sweep looks at everything, an append takes a chunk."""
         term = session.state.term
         if term is None or term.phase is not Phase.OPEN or session.state.flight is not None:
             return Wants()
         if claim_log.unspawned(session.state):
             return Wants()
+        now = self._clock.now()
+        left, ahead = session.left, session.horizon.next_at
+        stale = now.boot >= session.swept_at + SWEEP_EVERY or (ahead is not None and ahead <= now.wall)
+        if stale or not (left.starts or left.skips):
+            left = self._sweep(session, now.wall, term.opened_at)
+            session.swept_at = now.boot
+        session.left = replace(left, starts=left.starts[CHUNK:], skips=left.skips[SKIPS:])
+        waiting = [start.at for start in session.left.starts if start.attempt == 0]
+        waiting += [skip.at for skip in session.left.skips]
+        oldest = min(waiting if left.waiting is None else [*waiting, left.waiting], default=None)
+        return replace(left, starts=left.starts[:CHUNK], skips=left.skips[:SKIPS], waiting=oldest)
+
+    def _sweep(self, session: Session, wall: float, opened_at: float) -> Wants:
         jobs = self._gate.jobs
         rerun = frozenset(n for n in session.horizon.jobs if jobs[n].options.raw.get("onUnfinishedClaim") == "rerun")
         local = Local(
@@ -288,8 +309,7 @@ class ClaimsDriver:
         )
         rules = Rules(session.mode, session.limit, rerun)
         known = claim_log.known_now(session.state)
-        wall = self._clock.now().wall
-        wants = sweep(session.horizon, session.state.ledger, known, rules, local, wall, term.opened_at)
+        wants = sweep(session.horizon, session.state.ledger, known, rules, local, wall, opened_at)
         claimed = {_key(claim.start) for claim in session.state.pending}
         retries = tuple(Start(*key) for key in self._retries if key not in claimed)
         return replace(wants, starts=(*retries, *wants.starts))
