@@ -117,7 +117,7 @@ def _addresses(key: str, section: Section, problems: list[Problem]) -> tuple[str
         return ()
     found = tuple(address for _, address in getaddresses([value]) if address)
     # A line break would end the header and begin another one.
-    if not found or re.search(r"[\x00-\x1f\x7f]", value):
+    if not found or re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", value):
         problems.append(Problem((key,), "is not a mail address", hint="write name@host, or Name <name@host>"))
     return found
 
@@ -171,10 +171,10 @@ class Mail:
         mail["Message-ID"] = f"<{self._host.ids.token(16)}@{_domain(self._settings.sender)}>"
         mail["Auto-Submitted"] = "auto-generated"
         if self._html is None:
-            mail.set_content(body)
+            mail.set_content(_encodable(body))
         else:
-            mail.set_content(str(variables["message"] or variables["subject"]))
-            mail.add_alternative(body, subtype="html")
+            mail.set_content(_encodable(str(variables["message"] or variables["subject"])))
+            mail.add_alternative(_encodable(body), subtype="html")
         return mail
 
     def _subject(self, variables: Mapping[str, Json]) -> str:
@@ -183,8 +183,10 @@ class Mail:
             subject = self._plain.render("subject", variables, self._host, lambda: str(variables["subject"]))
         elif not variables["schedule"]:
             subject = f"cronstable {variables['event']}: {subject}"
-        # A line break would end the header and begin another one.
-        return re.sub(r"[\x00-\x20\x7f-\x9f\u2028\u2029]+", " ", subject).strip()[:_LONGEST_SUBJECT]
+        # A line break would end the header and begin another one, and so would one in an encoded word: the email
+        # package decodes those, and writes out what was in them.
+        plain = re.sub(r"[\x00-\x20\x7f-\x9f\u2028\u2029]+", " ", subject).replace("=?", "= ?")
+        return plain.strip()[:_LONGEST_SUBJECT]
 
     def _body(self, variables: Mapping[str, Json]) -> str:
         from html import escape
@@ -225,6 +227,11 @@ class Mail:
             raise NotDelivered(f"the server answers {error.code} ({what})", retry=400 <= error.code < 500) from None
         except (aiosmtplib.SMTPException, OSError) as error:
             raise NotDelivered(f"{settings.server}:{settings.port}: {type(error).__name__}", retry=True) from None
+
+
+def _encodable(text: str) -> str:
+    """Bytes of the daemon's environment that are no UTF-8 are lone surrogates here."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _domain(sender: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from email import message_from_bytes, policy
 from email.message import EmailMessage
 
 import pytest
@@ -47,6 +48,23 @@ def test_a_mail_has_every_header_that_servers_ask_for(fake_host: FakeHost, make_
     assert "disk full" in text_of(mail)
 
 
+def test_output_that_looks_encoded_is_no_header_either(fake_host: FakeHost, make_report: MakeReport) -> None:
+    # Within an encoded word: a line break and Bcc. The email package decodes it when it is given as text.
+    evil = make_report(stdout="=?utf-8?b?DQpCY2M6IGV2ZUBleGFtcGxlLm5ldA==?= =?utf-8?q?=0D=0ABcc:_eve?=")
+    mail = composed(fake_host, evil, subject="{{ stdout }}")
+    read = message_from_bytes(bytes(mail), policy=policy.default)
+    assert read["Bcc"] is None
+    assert set(read.keys()) == set(composed(fake_host, make_report()).keys())
+    assert "\n" not in str(read["Subject"])
+
+
+@pytest.mark.parametrize("html", [False, True])
+def test_what_no_mail_can_hold_is_replaced(fake_host: FakeHost, make_report: MakeReport, *, html: bool) -> None:
+    # Bytes of the environment that are no UTF-8 are half of a surrogate pair each in Python.
+    mail = composed(fake_host, make_report(stdout="a\udcffb"), body="{{ stdout }}", html=html)
+    assert b"Subject: " in bytes(mail)
+
+
 def test_each_mail_has_an_id_of_its_own(fake_host: FakeHost, make_report: MakeReport) -> None:
     ids = {composed(fake_host, make_report())["Message-ID"] for _ in range(10)}
     assert len(ids) == 10
@@ -62,10 +80,11 @@ def test_no_job_can_write_headers(fake_host: FakeHost, make_report: MakeReport) 
     assert mail.get_all("Subject") == [mail["Subject"]]
 
 
+@pytest.mark.parametrize("line_break", ["\n", "\x85", "\u2028"])
 @pytest.mark.parametrize("key", ["from", "to"])
-def test_an_address_with_a_line_break_is_refused(key: str) -> None:
+def test_an_address_with_a_line_break_is_refused(key: str, line_break: str) -> None:
     with pytest.raises(InvalidSettings, match="not a mail address"):
-        parse({**SECTION, key: "a@example.org\nBcc: eve@example.net"})
+        parse({**SECTION, key: f"a@example.org{line_break}Bcc: eve@example.net"})
 
 
 def test_a_success_that_has_nothing_to_say_sends_no_mail(fake_host: FakeHost, make_report: MakeReport) -> None:
