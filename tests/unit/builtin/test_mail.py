@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 
+import anyio
 import pytest
 
+from cronstable.builtin import mail as mail_reporter
 from cronstable.builtin.mail import MailSettings, make, parse
 from cronstable.core.job import Json
-from cronstable.plugin.errors import InvalidSettings
+from cronstable.plugin.errors import InvalidSettings, NotDelivered
 from cronstable.plugin.protocols import LeaderChange, Message, Report
 from cronstable.plugin.variables import template_variables
 from cronstable.testing.host import FakeHost
@@ -145,3 +148,28 @@ def test_a_mistake_in_a_template_is_a_finding() -> None:
 
 def test_settings_do_not_show_the_password() -> None:
     assert "sesame" not in repr(parse({**SECTION, "password": {"value": "sesame"}}))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("greeting", [b"", b"220 mail.example.org\r\n"])
+async def test_a_server_that_accepts_and_then_hangs_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, fake_host: FakeHost, make_report: MakeReport, greeting: bytes
+) -> None:
+    monkeypatch.setattr(mail_reporter, "TIMEOUT", 0.2)
+    over = asyncio.Event()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    settings = parse({**SECTION, "smtpHost": "127.0.0.1", "smtpPort": server.sockets[0].getsockname()[1]})
+    try:
+        with anyio.fail_after(20), pytest.raises(NotDelivered, match="Timeout") as caught:
+            await make(settings, fake_host).send(make_report(stderr="disk full"))
+        assert caught.value.retry
+    finally:
+        over.set()
+        server.close()
+        await server.wait_closed()
