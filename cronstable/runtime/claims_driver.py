@@ -24,7 +24,6 @@ from cronstable.core.claim_values import (
     Append,
     Began,
     Claim,
-    ClaimState,
     Command,
     Dropped,
     Ended,
@@ -48,11 +47,12 @@ from cronstable.core.claim_values import (
 )
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.decision import Decision, Reason, Verdict
-from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job, Json
+from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job
 from cronstable.core.runs import Trigger
 from cronstable.core.store import Full, Unknown
-from cronstable.core.sweep import Claimable, Horizon, Local, Mode, Rules, auto_window, sweep
-from cronstable.plugin.protocols import Claims, HeldTerm, Ids
+from cronstable.core.sweep import Local, Rules, sweep
+from cronstable.plugin.protocols import Ids
+from cronstable.runtime.claims_session import Session, claimable, definition, is_claimable
 from cronstable.runtime.cluster_manager import ClusterManager
 from cronstable.runtime.handover import Handover
 from cronstable.runtime.launcher import Launcher
@@ -82,26 +82,6 @@ class Gate(Protocol):
     def decide(self, job: Job) -> Decision: ...
     def recheck(self, job: Job) -> Decision: ...
     def paused(self, job: Job) -> Decision | None: ...
-
-
-class Session:
-    """One claim log as this process sees it, from the start of an election to its end."""
-
-    def __init__(self, claims: Claims, catch_up: Mapping[str, Json], node: str, token: str, handover: Handover) -> None:
-        given = catch_up.get("window", "auto")
-        window = float(given) if isinstance(given, int | float) else auto_window(claims.worst_handover)
-        limit = catch_up.get("limit", 100)
-        self.claims = claims
-        self.handover = handover
-        self.mode = Mode(str(catch_up.get("mode", "all")))
-        self.limit = limit if isinstance(limit, int) else 100
-        self.horizon = Horizon(window)
-        self.state: ClaimState = claim_log.initial(node, token, window)
-        self.term: HeldTerm | None = None
-        self.trimmed = 0
-        self.over_since: float | None = None
-        self.left = Wants()
-        self.swept_at = float("-inf")
 
 
 class ClaimsDriver:
@@ -200,14 +180,23 @@ class ClaimsDriver:
         """Claim and launch until cancelled."""
         while True:
             self._wake = anyio.Event()
-            session = self._current()
-            if session is not None and self._may_work(session):
-                if await self._turn(session):
-                    continue
-            elif session is not None:
-                self._start_unclaimed(session)
-            with anyio.move_on_after(self._pause(session)):
-                await self._wake.wait()
+            try:
+                session = self._current()
+                again = session is not None and await self._step(session)
+            except Exception:  # noqa: BLE001 - see below
+                # Ours or a backend's bug: it may cost what was claimed and not started, never the daemon.
+                self._log.exception("cluster: a bug in the claims; the log is read again")
+                self._session = session = None
+                again = False
+            if not again:
+                with anyio.move_on_after(self._pause(session)):
+                    await self._wake.wait()
+
+    async def _step(self, session: Session) -> bool:
+        if self._may_work(session):
+            return await self._turn(session)
+        self._start_unclaimed(session)
+        return False
 
     def _current(self) -> Session | None:
         """The session of the election that runs now, told of its term."""
@@ -248,7 +237,7 @@ class ClaimsDriver:
     def _may_work(self, session: Session) -> bool:
         view = self._cluster.view()
         leads = view is not None and view.is_leader and (view.deadline is None or self._boot() < view.deadline)
-        return session.term is not None and leads and not self._launcher.stopping
+        return session.term is not None and leads and not session.closing and not self._launcher.stopping
 
     def _pause(self, session: Session | None) -> Seconds:
         if session is None or session.term is None:
@@ -547,6 +536,7 @@ class ClaimsDriver:
         session = self._session
         if session is None:
             return
+        session.closing = True
         with anyio.move_on_after(STOP_WITHIN, shield=True):
             while session.term is not None and claim_log.is_open(session.state):
                 commands = self._feed(session, Ready(self._ids.token(8), flush=True))
@@ -574,26 +564,6 @@ class ClaimsDriver:
         if self._session is not None and self._session.term is not None:
             with anyio.move_on_after(STOP_WITHIN, shield=True):
                 await self._session.handover.leave()
-
-
-def is_claimable(job: Job) -> bool:
-    """Whether occurrences of ``job`` are claimed at all (claims.md 14)."""
-    return (
-        job.options.enabled and not job.schedule.reboot and job.options.cluster_policy is not ClusterPolicy.EVERY_NODE
-    )
-
-
-def claimable(job: Job, order: int) -> Claimable:
-    """What the sweep has to know of ``job``."""
-    overlap = job.options.concurrency_policy
-    coalesce = overlap in (ConcurrencyPolicy.FORBID, ConcurrencyPolicy.REPLACE)
-    return Claimable(job.name, order, job.schedule, coalesce)
-
-
-def definition(job: Job) -> str:
-    """What makes ``job`` another job for the claim log when it changes: schedule and zone, not the command."""
-    zone = getattr(job.schedule.zone, "key", None) or str(job.schedule.zone)
-    return f"{job.schedule.text}|{job.schedule.day_match}|{zone}"
 
 
 def _key(start: Start) -> tuple[str, EpochSeconds, int]:

@@ -295,6 +295,8 @@ class Daemon:
         for finding in result.findings:
             if finding.severity is Severity.ADVISORY:
                 self._log.warning("%s: %s", finding.file, finding.message)
+        if config.cluster != before.cluster:
+            await self.claims.stop()
         await self.cluster.reconcile(config.cluster)
         self.launcher.node = self.node
         self.scheduler.load(config.jobs)

@@ -48,6 +48,12 @@ def account(fleet: Fleet) -> tuple[set[str], Counter[str]]:
     return due, starts
 
 
+def grown(fleet: Fleet, by: int) -> Callable[[], object]:
+    """Whether so many more occurrences were started since."""
+    count = len(fleet.occurrences())
+    return lambda: len(fleet.occurrences()) >= count + by
+
+
 def written_off(shared: Path) -> set[str]:
     """What the log itself calls claimed and not started."""
     found = set()
@@ -66,8 +72,7 @@ def test_killed_leaders_cost_no_occurrence_and_double_none(
         old.send(signal.SIGKILL)
         old.wait(10)
         fleet.wait_for_leader(TAKEOVER_BOUND + SLACK, other_than=old)
-        count = len(fleet.occurrences())
-        waiting(lambda count=count: len(fleet.occurrences()) >= count + 8, 30, "the new leader to catch up")
+        waiting(grown(fleet, 8), 30, "the new leader to catch up")
         old.start()
         fleet.wait_until_whole()
     due, starts = account(fleet)
@@ -86,8 +91,7 @@ def test_leaders_that_are_told_to_stop_lose_nothing_at_all(fleet: Fleet, waiting
         old.send(signal.SIGTERM)
         fleet.wait_for_leader(TTL - 1, other_than=old)
         assert old.wait(20) == 0
-        count = len(fleet.occurrences())
-        waiting(lambda count=count: len(fleet.occurrences()) >= count + 3, 20, "the new leader to go on")
+        waiting(grown(fleet, 3), 20, "the new leader to go on")
         old.start()
         fleet.wait_until_whole()
     due, starts = account(fleet)
@@ -139,5 +143,5 @@ def test_forbid_is_honoured_against_a_run_that_a_stopping_node_waits_for(
 
 
 def fleet_stood_still(fleet: Fleet) -> bool:
-    last = fleet.occurrences()[-1][2]
+    last: float = fleet.occurrences()[-1][2]
     return datetime.now(UTC).timestamp() - last > 2.5

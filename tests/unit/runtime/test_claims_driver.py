@@ -663,3 +663,18 @@ def test_rule_16_runs_of_a_node_that_was_killed_block_nothing() -> None:
             assert [start.node for start in f.starts][-1] == "b"
 
     run_virtual(story)
+
+
+def test_a_bug_costs_a_second_and_not_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with fleet() as f:
+            node = await f.node()
+            await f.until_wall(1.5)
+            with monkeypatch.context() as patch:
+                patch.setattr(type(node.claims), "_sweep", lambda *_: 1 / 0)
+                await anyio.sleep(3)
+            await f.until_wall(9.5)
+            assert sorted(f.times())[-9:] == list(range(1, 10))
+            assert len(f.times()) == len(set(f.times()))
+
+    run_virtual(story)
