@@ -108,7 +108,10 @@ class LatenessWatch:
                 del known[name]
         for job in jobs.values():
             if "sla" in job.options.raw:
-                self._judge(job)
+                try:
+                    self._judge(job)
+                except Exception:  # noqa: BLE001 - what cannot be judged must end neither the watch nor the daemon
+                    self._log.exception("job %s: its limits cannot be looked at", job.name)
         self._looked = self._clock.now().wall
         if self._found != self.late:
             self.late = MappingProxyType(dict(self._found))

@@ -269,7 +269,11 @@ class Reports:
             return None
 
     async def _deliver(self, target: _Target, notifier: Notifier, message: Message) -> None:
-        deadline = notifier.longest_send + BOUNDED_EXTRA if isinstance(notifier, Bounded) else SEND_DEADLINE
+        try:
+            deadline = notifier.longest_send + BOUNDED_EXTRA if isinstance(notifier, Bounded) else SEND_DEADLINE
+        except Exception as error:  # noqa: BLE001 - a notifier comes from a plugin
+            self._failed(target, message, _reason(error))
+            return
         for attempt in range(1, ATTEMPTS + 1):
             reason, pause = await self._try(notifier, message, deadline, attempt)
             if reason is None:

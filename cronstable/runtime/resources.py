@@ -135,7 +135,7 @@ class ResourceMonitor:
                     usage = await self._threads.run(
                         lambda: self._sample(run.pid), timeout=SAMPLE_DEADLINE, lane="resources"
                     )
-                except (OSError, ImportError) as error:
+                except Exception as error:  # noqa: BLE001 - a look at a strange /proc must not end the daemon
                     self._log.debug("run %s cannot be sampled: %s", run.key.run_id, type(error).__name__)
                     usage = None
                 if usage is not None:

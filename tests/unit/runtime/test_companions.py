@@ -222,6 +222,30 @@ def test_a_run_is_sampled_at_its_interval_and_the_record_has_the_most_of_it() ->
     assert [sample.rss for sample in done.resources.samples] == [300, 200]
 
 
+def test_a_sample_that_breaks_costs_the_sample_only() -> None:
+    async def scenario() -> RunRecord:
+        asked: list[int] = []
+
+        def sample(pid: int) -> Usage:
+            asked.append(pid)
+            if len(asked) == 1:
+                raise IndexError("a line of /proc that nobody foresaw")
+            return Usage(1.0, 0.5, 100)
+
+        clock = VirtualClock.of_loop()
+        monitor = ResourceMonitor(clock=clock, threads=InlineThreads(clock), log=FakeHost(clock).log, sample=sample)
+        async with anyio.create_task_group() as tasks:
+            monitor.bind(tasks)
+            monitor.started(job(monitorResources={"interval": 1}), LIVE)
+            await anyio.sleep(1.5)
+            done = monitor.complete(record())
+        return done
+
+    done = run_virtual(scenario)
+    assert done.resources is not None
+    assert done.resources.taken == 1
+
+
 def test_the_use_of_the_moment_is_what_happened_between_the_last_two_samples() -> None:
     async def script(monitor: ResourceMonitor) -> None:
         await anyio.sleep(2.5)

@@ -51,8 +51,11 @@ class Cluster:
 class Reports:
     def __init__(self) -> None:
         self.told: list[Report] = []
+        self.breaks = False
 
     def report(self, report: Report) -> None:
+        if self.breaks:
+            raise RuntimeError("nobody can be told")
         self.told.append(report)
 
     @property
@@ -281,6 +284,15 @@ def test_a_pause_is_not_late() -> None:
         world.scheduler.pauses = MappingProxyType({"a": Pause("a", NOON + 3670.0)})
 
     assert len(play(4200, job(case["input"]["job"]["sla"]), script).reports.told) == case["expected"]["alerts"]
+
+
+def test_a_job_that_cannot_be_judged_ends_neither_the_watch_nor_its_own_runs() -> None:
+    async def script(world: World) -> None:
+        world.reports.breaks = True
+        world.lasts = 45.0
+
+    world = play(300, job({"maxRuntimeSeconds": 30}, "5 * * * * * *"), script)
+    assert [run.outcome for run in world.launcher.history()["a"]] == [Outcome.SUCCESS] * 4
 
 
 def test_a_job_that_is_removed_is_forgotten() -> None:

@@ -19,7 +19,7 @@ from cronstable.plugin.errors import InvalidSettings, NotDelivered
 from cronstable.plugin.manager import PluginInfo, Provided
 from cronstable.plugin.protocols import Host, LeaderChange, Message, Notifier, QuorumLoss, Report
 from cronstable.runtime.bus import EventBus
-from cronstable.runtime.reports import ATTEMPTS, GRACE, QUEUE, SEND_DEADLINE, Reports
+from cronstable.runtime.reports import ATTEMPTS, GRACE, QUEUE, SEND_DEADLINE, Counts, Reports
 from cronstable.testing.clock import VirtualClock, run_virtual, until
 from cronstable.testing.host import FakeHost
 
@@ -326,6 +326,35 @@ def test_a_notifier_that_bounds_itself_is_given_its_time() -> None:
 
     run_virtual(run)
     assert len(done) == 1
+
+
+def test_a_notifier_whose_bound_breaks_costs_its_message_only() -> None:
+    class Broken:
+        @property
+        def longest_send(self) -> float:
+            raise ZeroDivisionError
+
+        async def send(self, message: Message) -> None:
+            raise AssertionError("without a bound it is not asked")
+
+    async def run() -> Reports:
+        host = FakeHost(VirtualClock.of_loop())
+        backend = Provided(NotifierBackend(name="post", factory="m:f"), INFO)
+        reports = Reports(
+            notifiers={"post": backend},
+            make=lambda provided, settings, host: Broken(),
+            host=host,
+            bus=EventBus(host.log),
+            log=host.log,
+            hostname="h",
+        )
+        async with anyio.create_task_group() as tasks:
+            reports.bind(tasks)
+            reports.report(Report("onLate", job(onLate=to("x")), record()))
+            await until(lambda: not reports.waiting, within=400, every=1)
+        return reports
+
+    assert run_virtual(run).counts["post"] == Counts(failed=1)
 
 
 def test_messages_of_one_job_keep_their_order_though_their_sections_differ() -> None:
