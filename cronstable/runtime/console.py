@@ -27,8 +27,9 @@ def hold_standard_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-GATHER: Seconds = 0.01
-"""How long a first line may wait for company."""
+GATHER: Seconds = 0.1
+"""How long a first line may wait for company. Each wake-up of the writing thread takes the interpreter lock from the
+event loop, and on a busy machine it is given back only when that thread was scheduled: ten a second are enough."""
 
 
 class Console:

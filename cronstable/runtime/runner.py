@@ -179,8 +179,9 @@ class _Run:
 
     async def _accompany(self, process: Process, started: Instant, on_started: Callable[[LiveRun], None]) -> RunRecord:
         try:
-            with anyio.fail_after(START_TIMEOUT):
-                await process.started()
+            if not process.direct:
+                with anyio.fail_after(START_TIMEOUT):
+                    await process.started()
         except SpawnFailed as error:
             return self._launch_failed(error)
         except TimeoutError:

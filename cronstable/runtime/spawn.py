@@ -64,6 +64,11 @@ class Process(Protocol):
         """Number of the process and of its group."""
         ...
 
+    @property
+    def direct(self) -> bool:
+        """The command itself runs already; else ``started`` tells when it does."""
+        ...
+
     async def started(self) -> None:
         """Return once the command itself runs. Raises ``SpawnFailed`` when it does not come to that."""
         ...
@@ -281,6 +286,11 @@ class PosixProcess:
             self._collect()
 
     # -- the start ----------------------------------------------------------------------------------------------------
+
+    @property
+    def direct(self) -> bool:
+        """No exec helper stands between: the command runs since the spawn."""
+        return self._status is None
 
     async def started(self) -> None:
         """Return once the command itself runs: at once, but for the exec helper's answer."""

@@ -69,6 +69,7 @@ class Pretender:
         self.chunks: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
         self.holds_pipe = False
         self.refusal: str | None = None
+        self.direct = False
         self.denies_priority = False
         self.signals: list[tuple[float, int]] = []
         self.released = False
