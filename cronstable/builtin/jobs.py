@@ -154,6 +154,7 @@ _RUNS: Final[JsonSchema] = {
         initialDelay=_number("Seconds.", 1, minimum=0),
         maximumDelay=_number("Seconds.", 300, exclusiveMinimum=0),
         backoffMultiplier=_number("Each pause is this many times the last.", 2, exclusiveMinimum=0),
+        jitter=_number("By which part of itself a pause may be shorter; 0: exact.", 0.2, minimum=0, maximum=1),
     ),
     "onMissed": _choice("Occurrences that came while no daemon ran.", "skip", "run-once", "run-all"),
     "startingDeadlineSeconds": {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from hashlib import sha256
 from typing import TypeAlias, assert_never
 
 from cronstable.core.clock import Seconds
@@ -25,30 +26,37 @@ SHORTEST_DEFERRAL: Seconds = 1.0
 class RetryPolicy:
     """``onFailure.retry``. ``maximum``: attempts after the first one, -1 for ever; delays in seconds.
 
-    Delays are exact, without jitter: attempts of one job are spread by their growth, those of many by their schedules.
+    ``jitter``: by which part of itself a delay may be shorter, so that jobs which failed together do not come back
+    together; without it delays are exact.
     """
 
     maximum: int = 0
     initial: Seconds = 1.0
     longest: Seconds = 300.0
     multiplier: float = 2.0
+    jitter: float = 0.0
 
     def allows(self, attempt: int) -> bool:
         """Is ``attempt`` (1 is the first retry) within the budget?"""
         return self.maximum < 0 or attempt <= self.maximum
 
-    def delay(self, attempt: int) -> Seconds:
-        """The pause before ``attempt``, which counts from 1."""
+    def delay(self, attempt: int, run_id: str = "") -> Seconds:
+        """The pause before ``attempt``, counted from 1; ``run_id``, that of attempt 0, chooses among the pauses."""
         try:
             grown = self.initial * self.multiplier ** (attempt - 1)
         except OverflowError:
             grown = self.longest
-        return min(grown, self.longest)
+        return min(grown, self.longest) * (1 - self.jitter * _fraction(f"{run_id}/{attempt}"))
 
     @property
     def attempts(self) -> int | None:
         """How many attempts there are at most, None for no limit."""
         return None if self.maximum < 0 else self.maximum
+
+
+def _fraction(seed: str) -> float:
+    """Between 0 and 1, the same for the same seed."""
+    return int.from_bytes(sha256(seed.encode()).digest()[:8]) / 2**64
 
 
 def retry_policy(keys: Mapping[str, Json]) -> RetryPolicy:
@@ -67,6 +75,7 @@ def retry_policy(keys: Mapping[str, Json]) -> RetryPolicy:
         float(number("initialDelay", 1)),
         float(number("maximumDelay", 300)),
         float(number("backoffMultiplier", 2)),
+        float(number("jitter", 0)),
     )
 
 
@@ -242,7 +251,7 @@ def _fail(ladder: Ladder | None, key: RunKey, now: float) -> tuple[Ladder | None
     attempt = left.attempt + 1
     if not left.policy.allows(attempt):
         return None, GiveUp()
-    delay = left.policy.delay(attempt)
+    delay = left.policy.delay(attempt, left.first.run_id)
     wait = Wait(attempt, now + delay, delay)
     return replace(left, waiting=wait, deferrals=0), Arm(wait)
 
@@ -275,7 +284,7 @@ def _refuse(ladder: Ladder | None, key: RunKey | None, answer: Answer, now: floa
     left = ladder if key is None else replace(ladder, members=ladder.members - {key.run_id})
     if answer is Answer.MOVED:
         return None, Abandon(left.attempt)
-    return _defer(left, Wait(left.attempt, now, left.policy.delay(left.attempt)), now)
+    return _defer(left, Wait(left.attempt, now, left.policy.delay(left.attempt, left.first.run_id)), now)
 
 
 def _defer(ladder: Ladder, wait: Wait, now: float) -> tuple[Ladder, Action]:

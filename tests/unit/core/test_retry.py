@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,29 @@ def test_minus_one_is_for_ever_and_no_delay_overflows() -> None:
 @given(st.floats(0, 1e6), st.floats(0.001, 1e6), st.floats(0.001, 100, exclude_min=True), st.integers(1, 10_000))
 def test_every_delay_is_between_nothing_and_the_cap(initial: float, cap: float, factor: float, attempt: int) -> None:
     assert 0 <= RetryPolicy(-1, initial, cap, factor).delay(attempt) <= cap
+
+
+def test_jitter_makes_a_delay_shorter_by_its_part_at_most_and_spreads_those_of_many() -> None:
+    policy = retry_policy({"onFailure": {"retry": {"maximumRetries": 3, "initialDelay": 10, "jitter": 0.4}}})
+    delays = [policy.delay(1, f"run{i}") for i in range(500)]
+    assert 6.0 < min(delays) < 6.2
+    assert 9.8 < max(delays) <= 10.0
+    assert len(set(delays)) == 500
+    assert policy.delay(1, "run7") == delays[7]
+    assert replace(policy, jitter=0.0).delay(1, "run7") == 10.0
+
+
+def test_the_runs_of_a_ladder_choose_its_pauses() -> None:
+    policy = RetryPolicy(5, 10.0, 10.0, 1.0, 1.0)
+    found = []
+    for run_id in ("a", "b"):
+        key = RunKey(run_id, "job", 60)
+        ladder, _ = step(None, Admitted(key, policy), 0.0)
+        _, action = step(ladder, Failed(key), 0.0)
+        assert isinstance(action, Arm)
+        found.append(action.wait.delay)
+    assert found == [policy.delay(1, "a"), policy.delay(1, "b")]
+    assert found[0] != found[1]
 
 
 def test_a_failure_arms_the_next_attempt_after_its_delay() -> None:
