@@ -242,6 +242,8 @@ class ClaimsDriver:
     def _pause(self, session: Session | None) -> Seconds:
         if session is None or session.term is None:
             return SWEEP_EVERY
+        if not claim_log.is_open(session.state) or not self._may_work(session):
+            return PAUSE
         ahead = session.horizon.next_at
         return SWEEP_EVERY if ahead is None else max(0.001, min(SWEEP_EVERY, ahead - self._clock.now().wall))
 
