@@ -33,6 +33,9 @@ START_DEADLINE: Seconds = 60.0
 POLL: Seconds = 0.25
 """How often the view of an election that does not announce changes is looked at."""
 
+ANNOUNCED_POLL: Seconds = 5.0
+"""The same for one that announces every change there can be, in case it forgets one."""
+
 MakeElection = Callable[[ClusterConfig, ElectionContext, Host], Election]
 
 
@@ -50,6 +53,7 @@ class _Running:
     ended: anyio.Event
     is_leader: bool = False
     quorate: bool = False
+    leaseless: bool = False
     complaints: set[str] = field(default_factory=set)
 
 
@@ -220,7 +224,8 @@ class ClusterManager:
         """Turn changes of the view into events: at once where the election announces them, else by polling."""
         announces = isinstance(running.election, Observable)
         while self._running is running and not running.ended.is_set():
-            with anyio.move_on_after(POLL):
+            # A lease runs out without anybody announcing it; a view without one changes when it is announced.
+            with anyio.move_on_after(ANNOUNCED_POLL if announces and running.leaseless else POLL):
                 if announces and isinstance(running.election, Observable):
                     try:
                         await running.election.wait_change()
@@ -241,6 +246,7 @@ class ClusterManager:
             self._complain(running, "view() failed, so this node does not lead", error)
             self._account(running, leader=False, quorate=False, name=None, reason="the view failed")
             return
+        running.leaseless = view.lease is None
         if view.stale:
             # Doubt is no loss: one refresh says which it is, and until then the gate waits by itself.
             return

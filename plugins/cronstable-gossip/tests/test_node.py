@@ -127,7 +127,18 @@ def test_whom_we_elected_may_lead_although_it_never_said_so(node: Node) -> None:
     hear(node, 0, 100.1)
     hear(node, 1, 100.2)
     lose(node, 0, 104.1)
-    assert silence(node.peers, lambda _: None, TIMING.patience) == 100.1 + TIMING.patience
+    assert silence(node.peers, lambda _: None, TIMING.patience) == {"a": 100.1 + TIMING.patience}
+    assert node.report(104.2, None).waiting_for == {"a"}
+    assert node.report(100.1 + TIMING.patience, None).waiting_for == frozenset()
+
+
+def test_nobody_leads_while_another_waits_for_one_that_fell_silent(node: Node) -> None:
+    lose(node, 0, 100.1, refused=True)
+    hear(node, 1, 100.2)
+    hear(node, 1, 100.3, waiting_for=frozenset({"a"}))
+    assert claim_of(node) is Claim.STANDING, "it may have lived on the evidence of c"
+    hear(node, 1, 100.4, waiting_for=frozenset({"b"}))
+    assert claim_of(node) is Claim.LEADING
 
 
 def test_a_node_that_only_others_reach_gets_two_intervals_to_hear_of_us(make_me: MakeMe) -> None:

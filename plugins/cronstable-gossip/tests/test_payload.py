@@ -28,6 +28,7 @@ FULL = Report(
     frozenset({"c", "d"}),
     frozenset({"warm-up"}),
     Claim.LEADING,
+    frozenset({"e"}),
     {"j": {"running": 1, "enabled": True, "scheduled_in": 3.5, "last": None}},
 )
 
@@ -209,7 +210,7 @@ JSON = st.recursive(
 )
 FIELDS = [
     *("node_name", "job_set_id", "scheme_version", "instance_id", "cluster_size", "distribution", "elect_leader"),
-    *("members", "claim", "mutual_agreeing", "quorate_vouched", "ran_reboot_jobs"),
+    *("members", "claim", "mutual_agreeing", "quorate_vouched", "ran_reboot_jobs", "waiting_for"),
     *("job_summaries", "job_summaries_truncated"),
 ]
 

@@ -174,6 +174,53 @@ def test_a_change_of_the_view_is_an_event_at_once() -> None:
     assert scenario(body).said() == ["quorate", "leader", "no quorum", "follower"]
 
 
+def test_doubt_is_no_loss_of_leadership() -> None:
+    async def body(bench: Bench) -> None:
+        election = FakeElection(leader=True)
+        bench.queue = [election]
+        await bench.manager.reconcile(CONFIG)
+        election.answer = replace(election.answer, stale=True)
+        election.become(leader=False, quorate=False)
+        await anyio.sleep(2)
+        election.answer = replace(election.answer, stale=False)
+        election.become(leader=True)
+        await anyio.sleep(2)
+
+    assert scenario(body).said() == ["quorate", "leader"]
+
+
+def test_an_election_without_a_lease_may_forget_to_announce_for_some_seconds_only() -> None:
+    async def body(bench: Bench) -> None:
+        election = FakeElection()
+        bench.queue = [election]
+        await bench.manager.reconcile(CONFIG)
+        election.answer = replace(election.answer, is_leader=True)
+        await anyio.sleep(6)
+
+    assert scenario(body).said()[:2] == ["quorate", "leader"]
+
+
+def test_a_refresh_ends_after_the_connect_timeout_and_never_raises() -> None:
+    class Refreshing(FakeElection):
+        async def refresh(self) -> None:
+            await anyio.sleep_forever()
+
+    class Failing(FakeElection):
+        async def refresh(self) -> None:
+            raise RuntimeError("broken plugin")
+
+    async def body(bench: Bench) -> None:
+        for election in (Refreshing(), Failing(), FakeElection()):
+            bench.queue = [election]
+            await bench.manager.reconcile(CONFIG)
+            with anyio.fail_after(CONFIG.connect_timeout + 1):
+                await bench.manager.refresh()
+            await bench.manager.reconcile(None)
+        await bench.manager.refresh()
+
+    assert scenario(body).manager.view() is None
+
+
 def test_an_election_that_crashes_closes_the_gate_and_is_rebuilt() -> None:
     async def body(bench: Bench) -> None:
         first, second = FakeElection(leader=True), FakeElection()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
@@ -80,6 +81,10 @@ class GossipElection:
         self._wakes = [anyio.Event() for _ in range(count)]
         self._changed = anyio.Event()
         self._built: tuple[tuple[object, ...], float, payload.Body] | None = None
+        self._looked = float("-inf")
+        self._together = float("-inf")
+        self._refreshing = 0
+        self._stale = False
         self._announced = -1
         self._running = False
 
@@ -99,8 +104,8 @@ class GossipElection:
         try:
             self._node.beat(self._now())
             self._running = True
+            self._beat()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._beat)
                 async with anyio.create_task_group() as first:
                     for index in range(len(self._section.peers)):
                         first.start_soon(self._poll, index)
@@ -124,9 +129,13 @@ class GossipElection:
     async def refresh(self) -> None:
         """Ask every peer again, now; back when all of whom there was news have answered or failed."""
         asked = self._now()
-        self._ask_everybody()
-        while self._running and not self._node.asked_since(asked):
-            await self._changed.wait()
+        self._refreshing += 1
+        try:
+            self._ask_everybody()
+            while self._running and not self._node.asked_since(asked):
+                await self._changed.wait()
+        finally:
+            self._refreshing -= 1
 
     def _now(self) -> float:
         return self._host.clock.now().boot
@@ -137,14 +146,15 @@ class GossipElection:
 
     # -- the beat -----------------------------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
-        """Prove that the loop runs, four times as often as it has to."""
-        while True:
-            await self._host.clock.sleep(self._timing.lag / 4)
-            if self._node.beat(self._now()):
-                self._doubt()
-            elif self._node.candidacy.claim is Claim.STANDING:
-                self._settle()
+    def _beat(self) -> None:
+        """Prove that the loop runs, twice as often as it has to: a bare timer, since it fires all day long."""
+        if not self._running:
+            return
+        asyncio.get_running_loop().call_later(self._timing.lag / 2, self._beat)
+        if self._node.beat(self._now()):
+            self._doubt()
+        elif self._node.candidacy.claim is Claim.STANDING:
+            self._settle()
 
     def _doubt(self) -> None:
         self._host.log.warning("cluster: this node stood still, so it asks its peers before it acts on what it knew")
@@ -167,9 +177,13 @@ class GossipElection:
         if before is not Claim.STANDING and self._node.candidacy.claim is Claim.STANDING:
             for wake in self._wakes:
                 wake.set()
+        stale, before_stale = self._node.stale(self._now()), self._stale
+        self._stale = stale
         if self._node.generation != self._announced:
             self._announced = self._node.generation
             self._logbook.note(self._node.peers, self._node.derived())
+            self._announce()
+        elif self._refreshing or stale != before_stale:
             self._announce()
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -177,14 +191,29 @@ class GossipElection:
     async def _keep_asking(self, index: int) -> None:
         sent = float("-inf")
         while True:
-            wait = self._node.wait(index, sent, self._now(), self._host.rng.random())
-            with anyio.move_on_after(wait):
+            with anyio.move_on_after(self._wait(index, sent)):
                 await self._wakes[index].wait()
             self._wakes[index] = anyio.Event()
             sent = self._now()
             with anyio.CancelScope() as self._polls[index]:
                 await self._poll(index)
             self._polls[index] = None
+
+    def _wait(self, index: int, sent: float) -> Seconds:
+        """How long peer ``index`` waits for its next question.
+
+        Chance may make it a tenth of an interval earlier, so questions that are due within that of each other go out
+        together: the loop wakes once for all of them.
+        """
+        now = self._now()
+        due = now + self._node.wait(index, sent, now, self._host.rng.random())
+        latest = sent + self._timing.interval
+        earliest = latest - self._timing.interval / 10
+        if due < earliest:
+            return due - now
+        if not max(earliest, now) <= self._together <= latest:
+            self._together = due
+        return self._together - now
 
     async def _poll(self, index: int) -> None:
         """One question to one peer, and what follows from it."""
@@ -231,7 +260,8 @@ class GossipElection:
     async def _publish(self) -> None:
         """Give what the others say of their runs to whoever shows it."""
         while True:
-            jobs, truncated = self._summaries.now()
+            self._summaries.look()
+            jobs, truncated = self._summaries.now(), self._summaries.truncated
             name, host, wall = self._context.node_name, str(self._section.listen), self._host.clock.now().wall
             own = own_entry(name, host, wall, jobs, truncated=truncated)
             self._host.publish(FleetReport("gossip", fleet(own, self._node.peers), self._timing.interval))
@@ -247,7 +277,7 @@ class GossipElection:
             self._doubt()
         if caller.instance_id is not None and self._node.called(caller.instance_id, now):
             self._meet()
-        body = self._body(now)
+        body = self._body(now, caller.etag)
         if caller.etag == body.etag:
             return Reply(304, body.etag, None)
         return Reply(200, body.etag, body.content)
@@ -258,13 +288,19 @@ class GossipElection:
             if not peer.fresh and not peer.is_self and (peer.sent or 0.0) + self._timing.fast < self._now():
                 self._wakes[index].set()
 
-    def _body(self, now: float) -> payload.Body:
-        stale = self._node.stale(now)
-        key: tuple[object, ...] = (self._node.generation, self._context.job_set_id(), stale)
-        if self._built is not None and self._built[0] == key and now - self._built[1] < BUILT_FOR:
-            return self._built[2]
-        summaries, truncated = self._summaries.now()
-        report = self._node.report(now, summaries, truncated=truncated)
+    def _body(self, now: float, known: str | None) -> payload.Body:
+        """The answer of now. One that the caller knows need not be made again to count down."""
+        if now - self._looked >= BUILT_FOR:
+            self._looked = now
+            self._summaries.look()
+        node = self._node
+        waits = node.waiting_for(now)
+        key = (node.generation, node.me.job_set_id, node.stale(now), waits, self._summaries.version)
+        if self._built is not None and self._built[0] == key:
+            _, made, body = self._built
+            if body.etag == known or now - made < BUILT_FOR:
+                return body
+        report = node.report(now, self._summaries.now(), truncated=self._summaries.truncated)
         body = payload.build(report, self._host.clock.now().wall)
         self._logbook.note_body(body)
         self._built = (key, now, body)

@@ -4,16 +4,17 @@ A view is as old as its last poll, so two nodes can elect themselves at once: at
 back, when a stopped node wakes. Each therefore says first that it is *standing*, asks every peer in reach again, and
 leads only when none of them, asked after that, stands or leads itself. Of two that stand at the same time at least
 one has asked after the other said so; the one that elects the other lets go, and the other sees it. Two cannot be
-asked: a leader that fell silent is given the time in which it notices by itself, and a node that only others reach
+asked: a leader that fell silent is given the time in which it notices by itself, by everybody on whose evidence it may
+have lived, which they tell each other; and a node that only others reach
 the time in which it hears of us from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from cronstable.api import Seconds
+from cronstable.api import PeerStatus, Seconds
 from cronstable_gossip.derive import claimants
 from cronstable_gossip.model import Claim, Me, Peer
 
@@ -55,6 +56,8 @@ def advance(
         return before if rivals else Candidacy(Claim.STANDING, asked=now)
     if rivals or now < silent_until:
         return replace(before, since=None)
+    if others_wait(peers, me):
+        return before
     if before.since is None and hidden(peers) and now < before.asked + detour:
         return before
     in_reach = [peer for peer in peers if peer.fresh and not peer.is_self]
@@ -76,17 +79,25 @@ def doubted(before: Candidacy, now: float) -> Candidacy:
     return before if before.claim is Claim.NONE else replace(before, claim=Claim.STANDING, asked=now)
 
 
-def silence(peers: Iterable[Peer], heard: Callable[[str], float | None], patience: Seconds) -> float:
-    """Until when (boot seconds) one of ``peers`` may lead without our hearing of it; ``-inf``: nobody may.
+def silence(peers: Iterable[Peer], heard: Callable[[str], float | None], patience: Seconds) -> Mapping[str, float]:
+    """Who may lead without our hearing of it, by name, and until when (boot seconds).
 
     ``heard``: when the process of this instance id last asked us. From that request it can believe in us for
     ``patience`` seconds (interval + connectTimeout). A peer at whose address nobody listens has ended.
     """
-    until = float("-inf")
+    until: dict[str, float] = {}
     for peer in peers:
-        if peer.may_lead and not peer.fresh and not peer.refused:
+        if peer.may_lead and not peer.fresh and not peer.refused and peer.node_name is not None:
             asked = heard(peer.instance_id) if peer.instance_id is not None else None
             last = max((at for at in (asked, peer.evidence) if at is not None), default=None)
             if last is not None:
-                until = max(until, last + patience)
+                until[peer.node_name] = max(last + patience, until.get(peer.node_name, last))
     return until
+
+
+def others_wait(peers: Iterable[Peer], me: Me) -> bool:
+    """A peer of ours waits for a leader that fell silent: that one may have lived on its evidence, not on ours."""
+    return any(
+        peer.status is PeerStatus.AGREED and peer.report is not None and peer.report.waiting_for - {me.name}
+        for peer in peers
+    )

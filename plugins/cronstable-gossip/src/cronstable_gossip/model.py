@@ -34,6 +34,7 @@ class Member:
 class Report:
     """What a node says of itself (reference 6.2). None where an older build says nothing.
 
+    ``waiting_for``: whom it has lost and gives time to notice (see ``candidacy``).
     ``summaries``: run summaries by job, display only; None when there are none worth showing.
     """
 
@@ -49,6 +50,7 @@ class Report:
     quorate_vouched: frozenset[str] = frozenset()
     ran_reboot_jobs: frozenset[str] = frozenset()
     claim: Claim = Claim.NONE
+    waiting_for: frozenset[str] = frozenset()
     summaries: Mapping[str, Json] | None = None
     truncated: bool = False
 

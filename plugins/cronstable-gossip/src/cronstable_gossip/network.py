@@ -31,7 +31,7 @@ IO_TIMEOUT: Final[Seconds] = 10.0
 EXPIRY_NOTICE: Final[Seconds] = 14 * 86_400.0
 EXPIRY_REMINDER: Final[Seconds] = 86_400.0
 CONCURRENT: Final = 32
-"""Questions of ours that are under way at once."""
+"""Connections of ours; further questions wait for one."""
 READ_SIZE: Final = 65_536
 INSTANCE_HEADER: Final = "X-Cronstable-Instance"
 STATS_HEADER: Final = "X-Cronstable-Node-Stats"
@@ -66,7 +66,6 @@ class TlsNetwork:
         self._material: Material | None = None
         self._refused: bytes | None = None
         self._reminded: float = float("-inf")
-        self._slots = anyio.Semaphore(CONCURRENT)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -159,7 +158,7 @@ class TlsNetwork:
         if etag is not None:
             headers["If-None-Match"] = etag
         with _translated(), anyio.fail_after(timeout):
-            async with self._slots, self._request("GET", index, "/peer", headers=headers) as answer:
+            async with self._request("GET", index, "/peer", headers=headers) as answer:
                 stats = answer.headers.get(STATS_HEADER)
                 tag = sane_etag(answer.headers.get("ETag"))
                 if answer.status == 304:
@@ -173,7 +172,7 @@ class TlsNetwork:
         """Tell a peer which @reboot jobs ran."""
         headers = {"Content-Type": "application/json"}
         with _translated(), anyio.fail_after(timeout):
-            async with self._slots, self._request("POST", index, "/reboot-ran", headers=headers, data=body) as answer:
+            async with self._request("POST", index, "/reboot-ran", headers=headers, data=body) as answer:
                 if answer.status != 204:
                     raise OSError(f"answered {answer.status}")
 

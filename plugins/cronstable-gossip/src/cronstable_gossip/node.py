@@ -69,7 +69,9 @@ class Node:
         self.candidacy = Candidacy()
         self.generation = 0
         self._derived: tuple[int, str, Derived] | None = None
-        self._view: tuple[tuple[int, str, bool], ClusterView] | None = None
+        self._view: tuple[tuple[int, int, str, bool], ClusterView] | None = None
+        self._looks = 0
+        self._concluded: tuple[int, str] | None = None
         self._settled = False
         self._last_beat = now
         self._valid_from = float("-inf")
@@ -118,6 +120,9 @@ class Node:
         if isinstance(outcome, Failed) and before.fresh and before.node_name == self.derived().elected:
             peers[index] = replace(peers[index], may_lead=True)
         self.peers = tuple(peers)
+        self._looks += 1
+        if _same_news(before, peers[index]):
+            return False
         self._touch()
         if isinstance(outcome, Seen):
             self._learn(outcome.report, peers[index])
@@ -159,7 +164,14 @@ class Node:
         self._touch()
 
     def settle(self, now: float) -> None:
-        """Draw the conclusions: candidacy, owners, the end of the convergence hold."""
+        """Draw the conclusions: candidacy, owners, the end of the convergence hold; nothing to do without news."""
+        news = (self.generation, self._me.job_set_id)
+        if self._concluded == news and self._settled and self.candidacy.claim is not Claim.STANDING:
+            return
+        self._conclude(now)
+        self._concluded = (self.generation, self._me.job_set_id)
+
+    def _conclude(self, now: float) -> None:
         view = self.derived()
         before = self.candidacy
         elects = self._me.elect_leader and self._me.distribution != SPREAD
@@ -168,7 +180,7 @@ class Node:
             self.peers,
             self._me,
             elected=elects and view.elected == self._me.name,
-            silent_until=silence(self.peers, self._callers.get, self._timing.patience),
+            silent_until=max(self._silence().values(), default=float("-inf")),
             detour=2 * self._timing.interval,
             now=now,
         )
@@ -181,6 +193,13 @@ class Node:
             self._settled = True
             self._touch()
         self._note_unsettled(now)
+
+    def _silence(self) -> Mapping[str, float]:
+        return silence(self.peers, self._callers.get, self._timing.patience)
+
+    def waiting_for(self, now: float) -> frozenset[str]:
+        """Whom we have lost and give time to notice."""
+        return frozenset(name for name, until in self._silence().items() if until > now)
 
     def _note_unsettled(self, now: float) -> None:
         size = cluster_size(self.peers)
@@ -205,7 +224,8 @@ class Node:
             return True
         if report is None:
             return False
-        if self._wants and (report.claim is not Claim.NONE or self._unasked(peer.sent)):
+        blocks = report.claim is not Claim.NONE or bool(report.waiting_for - {self._me.name})
+        if self._wants and (blocks or self._unasked(peer.sent)):
             return True
         return (peer.host not in mutual and not attests(report, self._me)) or bool(lost & report.mutual_agreeing)
 
@@ -252,7 +272,7 @@ class Node:
     def view(self, now: float) -> ClusterView:
         """The snapshot of this instant; the same object while nothing changes."""
         stale = self.stale(now)
-        key = (self.generation, self._me.job_set_id, stale)
+        key = (self.generation, self._looks, self._me.job_set_id, stale)
         if self._view is None or self._view[0] != key:
             self._view = (key, self._make_view(stale=stale))
         return self._view[1]
@@ -329,6 +349,7 @@ class Node:
             quorate_vouched=frozenset() if silent else frozenset(found.vouched[:MOST_CANDIDATES]),
             ran_reboot_jobs=frozenset(payload.advertised_reboot_names(self.ran())),
             claim=self.candidacy.claim,
+            waiting_for=self.waiting_for(now),
             summaries=summaries,
             truncated=truncated,
         )
@@ -379,4 +400,13 @@ def _shown(peer: Peer) -> PeerView:
         last_seen=peer.last_seen,
         last_error=peer.last_error,
         mismatch_streak=peer.streak,
+    )
+
+
+def _same_news(before: Peer, after: Peer) -> bool:
+    """The peer said what it said before, so that only the time of its evidence is new."""
+    return (
+        after.report is not None
+        and after.report is before.report
+        and (after.status, after.streak, after.is_self) == (before.status, before.streak, before.is_self)
     )

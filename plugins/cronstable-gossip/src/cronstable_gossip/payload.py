@@ -70,6 +70,7 @@ def parse(body: bytes) -> Report:
         quorate_vouched=_names(data.get("quorate_vouched"), NAME_BYTES, SET_ENTRIES),
         ran_reboot_jobs=_names(data.get("ran_reboot_jobs"), REBOOT_NAME_BYTES, MOST_REBOOT_NAMES),
         claim=_claim(data.get("claim")),
+        waiting_for=_names(data.get("waiting_for"), NAME_BYTES, SET_ENTRIES),
         summaries=_summaries(data.get("job_summaries")),
         truncated=data.get("job_summaries_truncated") is True,
     )
@@ -280,6 +281,7 @@ def report_fields(report: Report) -> dict[str, Json]:
         "quorate_vouched": _sorted(report.quorate_vouched),
         "ran_reboot_jobs": _sorted(report.ran_reboot_jobs),
         "claim": report.claim.value,
+        "waiting_for": _sorted(report.waiting_for),
     }
 
 

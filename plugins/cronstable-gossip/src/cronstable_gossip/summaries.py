@@ -17,24 +17,29 @@ class Summaries:
         self._host = host
         self._seen: tuple[object, ...] = ()
         self._parts: dict[str, tuple[dict[str, Json], EpochSeconds | None]] = {}
-        self._truncated = False
+        self.truncated = False
+        self.version = 0
 
-    def now(self) -> tuple[Mapping[str, Json], bool]:
-        """Summaries by job, and whether there are more jobs than are told of."""
+    def look(self) -> None:
+        """Take in what changed; then ``version`` is another one."""
         snapshot = self._host.snapshot()
         seen = (snapshot.jobs, snapshot.live, snapshot.history, snapshot.next_fires)
         if len(seen) != len(self._seen) or any(a is not b for a, b in zip(seen, self._seen, strict=True)):
             self._seen = seen
             self._make(snapshot)
-        at = snapshot.at
+            self.version += 1
+
+    def now(self) -> Mapping[str, Json]:
+        """Summaries by job, as of the last look, counting down to this instant."""
+        at = self._host.clock.now().wall
         return {
             name: {**part, "scheduled_in": None if due is None else round(due - at, 3)}
             for name, (part, due) in self._parts.items()
-        }, self._truncated
+        }
 
     def _make(self, snapshot: HostSnapshot) -> None:
         names = [name for name in sorted(snapshot.jobs) if len(name.encode()) <= SUMMARY_NAME_BYTES]
-        self._truncated = len(names) > MOST_SUMMARIES or len(names) < len(snapshot.jobs)
+        self.truncated = len(names) > MOST_SUMMARIES or len(names) < len(snapshot.jobs)
         self._parts = {}
         for name in names[:MOST_SUMMARIES]:
             finished = [r for r in snapshot.history.get(name, ()) if r.outcome is not Outcome.SKIPPED]
