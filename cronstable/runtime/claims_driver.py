@@ -62,6 +62,8 @@ SPAWNING: Final = 16
 PATIENCE: Final[Seconds] = 1.0
 """For launches that wait for a slow disk or for the run before: after that the next chunk may be claimed."""
 SWEEP_EVERY: Final[Seconds] = 1.0
+IDLE: Final[Seconds] = 30.0
+"""Without a claim log there is nothing to do; a change of leadership wakes the loop."""
 PAUSE: Final[Seconds] = 0.2
 """Between two tries at a store that does not answer, or shows less than it must have."""
 STOP_WITHIN: Final[Seconds] = 3.0
@@ -188,6 +190,8 @@ class ClaimsDriver:
                 self._log.exception("cluster: a bug in the claims; the log is read again")
                 self._session = session = None
                 again = False
+                await self._clock.sleep(SWEEP_EVERY)
+                self.poke()
             if not again:
                 with anyio.move_on_after(self._pause(session)):
                     await self._wake.wait()
@@ -240,7 +244,9 @@ class ClaimsDriver:
         return session.term is not None and leads and not session.closing and not self._launcher.stopping
 
     def _pause(self, session: Session | None) -> Seconds:
-        if session is None or session.term is None:
+        if session is None:
+            return IDLE
+        if session.term is None:
             return SWEEP_EVERY
         if not claim_log.is_open(session.state) or not self._may_work(session):
             return PAUSE
