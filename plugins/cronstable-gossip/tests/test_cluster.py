@@ -382,7 +382,7 @@ def test_an_election_that_has_ended_claims_nothing(cluster: Play) -> None:
 def test_every_node_tells_what_it_knows_of_all_and_nothing_once_it_has_ended(cluster: Play) -> None:
     async def story(c: Any) -> None:
         await leader(c, "a")
-        await c.pause(3)
+        await c.pause(6)
         report = c.members["a"].host.published[-1]
         assert report.interval == 1.0
         assert [(n["node_name"], n["self"], n["status"], n["jobs"]) for n in report.nodes] == [
@@ -392,7 +392,7 @@ def test_every_node_tells_what_it_knows_of_all_and_nothing_once_it_has_ended(clu
         ]
         seen = report.nodes[1]["as_of"]
         await c.stop("b")
-        await c.pause(3)
+        await c.pause(6)
         silent = c.members["a"].host.published[-1].nodes[1]
         assert (silent["status"], silent["jobs"]) == ("unreachable", {})
         assert silent["as_of"] >= seen

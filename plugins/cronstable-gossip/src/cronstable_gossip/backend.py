@@ -23,7 +23,7 @@ ROTATION_CHECK: Final[Seconds] = 60.0
 """How often the certificate files are looked at (reference 3.7)."""
 BUILT_FOR: Final[Seconds] = 1.0
 """How long an answer that was built may be given again while nothing but run summaries changed (reference 6.4)."""
-PUBLISH_EVERY: Final[Seconds] = 1.0
+PUBLISH_EVERY: Final[Seconds] = 5.0
 STOP_DEADLINE: Final[Seconds] = 5.0
 REFRESH_SHARE: Final = 0.9
 """Of connectTimeout: an immediate round ends before whoever waits for it gives up."""
