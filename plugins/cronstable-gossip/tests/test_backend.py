@@ -1,0 +1,150 @@
+"""What the election does around its node: tags and repeats, hostile answers, rotation, pushes, a new instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cronstable_gossip.wire import Caller, Reply
+
+from cronstable.api import PeerStatus
+from cronstable.testing.clock import until
+
+Play = Callable[..., Any]
+
+
+def status_of(c: Any, node: str, index: int) -> PeerStatus:
+    found: PeerStatus = c.members[node].election.view().peers[index].status
+    return found
+
+
+async def led(c: Any) -> None:
+    await until(lambda: c.leaders() == ["a"], within=4, what="a to lead")
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (Reply(304, '"x"', None), "304 to a question without a tag"),
+        (Reply(200, '"x"', b"{}"), "`node_name` of the answer"),
+        (Reply(200, None, b"[" * 90_000), "no JSON"),
+        (Reply(200, None, None), "no JSON"),
+    ],
+    ids=["unasked 304", "empty", "deep", "no body"],
+)
+def test_an_answer_that_is_none_makes_its_peer_unreachable_and_nothing_else(
+    cluster: Play, reply: Reply, why: str
+) -> None:
+    class Hostile:
+        def peer(self, caller: Caller) -> Reply:
+            return reply
+
+        def take(self, body: bytes) -> bool:
+            return True
+
+    async def story(c: Any) -> None:
+        await led(c)
+        await c.stop("c")
+        c.network.open["c"] = Hostile()
+        c.members["a"].election._forget(1)
+        await until(lambda: status_of(c, "a", 1) is PeerStatus.UNREACHABLE, within=3)
+        await until(lambda: why in (c.members["a"].election.view().peers[1].last_error or ""), within=3)
+        await led(c)
+
+    assert cluster(story).double == []
+
+
+def test_a_repeated_answer_is_held_against_the_live_job_set(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await led(c)
+        await c.pause(3)
+        c.network.asked.clear()
+        c.members["a"].job_set_id = "v1:1"
+        await c.members["a"].election.refresh()
+        assert status_of(c, "a", 0) is PeerStatus.SYNCING
+        assert ("a", "b", 304) in c.network.asked, "what b says did not change, what we are did"
+
+    cluster(story)
+
+
+def test_an_answer_without_a_tag_is_not_repeated(cluster: Play) -> None:
+    class Tagless:
+        def __init__(self, real: Any) -> None:
+            self.real = real
+            self.tags: list[str | None] = []
+
+        def peer(self, caller: Caller) -> Reply:
+            self.tags.append(caller.etag)
+            reply: Reply = self.real.peer(Caller(None, caller.instance_id))
+            return Reply(reply.status, None, reply.body)
+
+        def take(self, body: bytes) -> bool:
+            return True
+
+    async def story(c: Any) -> None:
+        await led(c)
+        tagless = c.network.open["c"] = Tagless(c.network.open["c"])
+        await c.pause(6)
+        assert tagless.tags[-2:] == [None, None]
+        assert status_of(c, "a", 1) is PeerStatus.AGREED
+
+    assert cluster(story).double == []
+
+
+def test_the_certificates_are_looked_at_once_a_minute(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await led(c)
+        await c.pause(185)
+        assert c.members["a"].election._transport.rotations == 3
+
+    assert cluster(story).double == []
+
+
+def test_a_rebuilt_election_is_another_instance_and_holds_until_it_is_known(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await led(c)
+        await until(lambda: c.members["a"].election.view().settled, within=3)
+        before = c.members["a"].election._node.me.instance_id
+        await c.stop("a")
+        await c.start("a", "abc")
+        member = c.members["a"]
+        assert member.election._node.me.instance_id != before
+        assert not member.election.view().settled
+        assert not member.election.view().available, "not everybody at once, on a blank view"
+        await until(lambda: member.election.view().settled, within=3)
+        assert member.election.view().available
+
+    cluster(story)
+
+
+def test_a_malformed_push_is_refused_and_one_of_another_job_set_ignored(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await led(c)
+        await until(lambda: c.members["a"].election.view().settled, within=3)
+        election = c.members["a"].election
+        assert not election.take(b"no")
+        assert not election.take(b'{"job_set_id": "", "names": ["x"]}')
+        assert election.take(b'{"job_set_id": "v1:9", "names": ["x"]}')
+        assert election.reboot_ran("x") is False
+        assert election.take(b'{"job_set_id": "v1:0", "names": ["x", "", 7]}')
+        assert election.reboot_ran("x") is True
+
+    cluster(story)
+
+
+def test_a_transport_that_cannot_open_is_a_failed_start(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await led(c)
+        await c.stop("c")
+
+        async def refuse(responder: object) -> None:
+            raise OSError("cluster.listen 0.0.0.0:1: in use")
+
+        from_now = c.members["c"].election._transport
+        from_now.open = refuse
+        with pytest.raises(OSError, match="in use"):
+            await c.members["c"].election.run(c.members["c"].host, task_status=None)
+        assert not c.members["c"].election.view().quorate
+
+    cluster(story)
