@@ -127,6 +127,8 @@ def _logging(errors: Console, wishes: Wishes) -> logging.Logger:
     handler = ConsoleHandler(errors)
     handler.setFormatter(JsonFormatter() if wishes.log_format == "json" else logging.Formatter(LOG_FORMAT))
     logging.basicConfig(level=wishes.level, handlers=[handler], force=True)
+    # Neither of our formats shows these, and each costs every record something (logging HOWTO, 'Optimization').
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for client in ("httpx", "httpcore"):
         # They log whole addresses, and the address of a check-in or a webhook is a secret.
         logging.getLogger(client).setLevel(logging.WARNING)

@@ -84,14 +84,16 @@ def test_each_run_has_the_reason_of_the_node_that_ran_it_and_skips_of_followers_
     done = scripted("wait run; kill; wait moved; wait run; quit")
     assert done.returncode == 0, done.stderr
     reasons = {
-        "leader-every-second": "leader",
-        "prefer-every-5-seconds": "available",
-        "all-every-10-seconds": "every-node",
+        # "catch-up": due while nobody led, started late by the next leader. "?": what a node began right before it was
+        # killed, of which nobody can tell the reason any more.
+        "leader-every-second": {"leader", "catch-up", "?"},
+        "prefer-every-5-seconds": {"leader", "available", "catch-up", "?"},
+        "all-every-10-seconds": {"every-node", "?"},
     }
     told = [(job, reason) for reason, job in REASON.findall(done.stdout)]
     assert ("leader-every-second", "leader") in told
-    # Of what a node began right before it was killed nobody can tell the reason any more.
-    assert [(job, reason) for job, reason in told if reason not in (reasons[job], "?")] == []
+    assert ("leader-every-second", "catch-up") in told
+    assert [(job, reason) for job, reason in told if reason not in reasons[job]] == []
     counted = " ".join(FOLLOWING.findall(done.stdout))
     assert len(set(re.findall(r"(node-[abc]) [1-9]", counted))) >= 2
 
