@@ -160,7 +160,8 @@ class Demo:
             return
         gap = int((instant(run) - instant(before)).total_seconds()) - 1
         self._screen.event(
-            f"{LEADER_JOB}: {before.node} -> {run.node}, {max(gap, 0)} scheduled times in between: started late now, or skipped with a reason"
+            f"{LEADER_JOB}: {before.node} -> {run.node}, {max(gap, 0)} scheduled times in between: "
+            "started late now, or skipped with a reason"
         )
 
     def _decision(self, run: Run) -> dict[str, Any] | None:
