@@ -76,7 +76,7 @@ def tracked(repo: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
-        (r"(?i)\bpypi\.org|files\.pythonhosted|--index-url|--extra-index-url|--trusted-host", "names a package index"),
+        (r"(?i)\bpypi\.o[r]g|python[h]osted|--(extra-)?index[-]url|--trusted[-]host", "names a package index"),
         (r"(?<![\w.])/work/|/tmp/w/|\.\./shared", "points outside the checkout"),
     ],
 )
