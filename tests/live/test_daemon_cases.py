@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ class Stage:
         self._mark = ""
 
     # -- looking --------------------------------------------------------------------------------------------------
+
+    def says(self, text: str) -> bool:
+        """The log has it."""
+        return text in self.text()
 
     def text(self) -> str:
         return (self.directory / "log").read_text(errors="replace")
@@ -194,7 +199,7 @@ def test_a_daemon_does_what_its_case_says(case: Mapping[str, Any], stage: Stage)
     if "processes_left" in expected:
         stage.until(lambda: len(stage.living()) == expected["processes_left"], "the end of the processes")
     for text in expected.get("log_has", ()):
-        assert text in stage.text()
+        stage.until(partial(stage.says, text), f"the log to say {text!r}")
     for text in expected.get("log_lacks", ()):
         assert text not in stage.text()
     for text in expected.get("log_lacks_after_mark", ()):

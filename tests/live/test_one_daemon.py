@@ -333,7 +333,7 @@ def test_a_failed_run_is_tried_again_as_the_same_occurrence_until_its_budget_is_
     assert len({row[1] for row in rows}) == 1
     assert len({row[2] for row in rows}) == 4
     assert told.read_text() == "final\n"
-    assert "failed for good after 3 retries" in daemon.text()
+    waiting(lambda: "failed for good after 3 retries" in daemon.text(), 20, "the log to say so")
     assert "retry" not in daemon.job("bad")
 
 
@@ -382,7 +382,7 @@ def test_a_stop_that_takes_too_long_ends_the_runs(daemon: Daemon, waiting: Wait)
     daemon.send(signal.SIGTERM)
     assert daemon.exit_code() == wanted["expected"]["exit_code"]
     assert processes(sleeping) == []
-    assert wanted["expected"]["log_says"] in daemon.text()
+    waiting(lambda: wanted["expected"]["log_says"] in daemon.text(), 20, "the log to say so")
 
 
 def waiting_for_a_retry(daemon: Daemon, waiting: Wait, name: str) -> tuple[str, dict[str, Any]]:
@@ -400,7 +400,7 @@ def test_a_stop_does_not_wait_for_the_next_attempt(daemon: Daemon, waiting: Wait
     _, expected = waiting_for_a_retry(daemon, waiting, "signal-stop-cancels-retries")
     daemon.send(signal.SIGTERM)
     assert daemon.exit_code() == expected["exit_code"]
-    assert expected["log_says"] in daemon.text()
+    waiting(lambda: expected["log_says"] in daemon.text(), 20, "the log to say so")
 
 
 def test_an_attempt_of_a_job_that_was_removed_is_not_made(daemon: Daemon, waiting: Wait) -> None:
