@@ -108,3 +108,16 @@ def test_a_daemon_without_a_token_refuses_to_be_shut_down_over_http(port: int) -
         connection.close()
     assert answer.status == 403
     assert f"`{body}`" in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_facts_of_a_claimed_run_are_the_documented_ones(port: int) -> None:
+    """``keys`` leaves evidence out, because it differs by reason: here is the documented reason's own."""
+    (documented,) = [json.loads(text)["decisions"][0] for path, text in ANSWERS if path == "/jobs/{name}/decisions"]
+    deadline = time.monotonic() + DEADLINE
+    same: list[dict[str, Any]] = []
+    while not same:
+        assert time.monotonic() < deadline, "no run was claimed"
+        _, body = get(port, "/jobs/refresh-cache/decisions?limit=100")
+        same = [d for d in json.loads(body)["decisions"] if d["reason"] == documented["reason"]]
+        select.select([], [], [], 0.1)
+    assert set(same[0]["evidence"]) == set(documented["evidence"])
