@@ -82,7 +82,6 @@ if TYPE_CHECKING:
         Claims,
         Command,
         CommandOutcome,
-        Document,
         Done,
         Election,
         ElectionContext,
@@ -118,10 +117,18 @@ if TYPE_CHECKING:
         Shutdown,
         Started,
         StartRun,
-        StateStore,
         Threads,
     )
     from cronstable.plugin.secret import SecretSource
+    from cronstable.plugin.state_store import (
+        Damage,
+        Document,
+        Inspectable,
+        StateStore,
+        StoredRecord,
+        StoreInfo,
+        Topology,
+    )
     from cronstable.plugin.variables import template_variables
 
 __all__ = [
@@ -142,6 +149,7 @@ __all__ = [
     "CommandOutcome",
     "ConcurrencyPolicy",
     "ConfigFragment",
+    "Damage",
     "Decided",
     "Decision",
     "DecisionRecord",
@@ -169,6 +177,7 @@ __all__ = [
     "HttpStream",
     "HttpStreams",
     "Ids",
+    "Inspectable",
     "Instant",
     "InvalidSettings",
     "Job",
@@ -233,9 +242,12 @@ __all__ = [
     "Started",
     "StateStore",
     "StateStoreBackend",
+    "StoreInfo",
     "StoreUnavailable",
+    "StoredRecord",
     "Taken",
     "Threads",
+    "Topology",
     "Trigger",
     "Unknown",
     "Unreadable",
@@ -271,13 +283,14 @@ _HOMES = {
     "cronstable.plugin.errors": "InvalidSettings NotDelivered PluginError",
     "cronstable.plugin.hookspecs": "hookimpl",
     "cronstable.plugin.protocols": (
-        "Actor Bounded CancelRun Claimant ClaimLog Claims Command CommandOutcome Document Done Election "
+        "Actor Bounded CancelRun Claimant ClaimLog Claims Command CommandOutcome Done Election "
         "ElectionContext FileSystem HeldTerm FleetReport Host HostSnapshot Http HttpResponse HttpStream "
         "HttpStreams Ids LeaderChange LeaseStore Message NoSuchJob Notifier Observable Pause ProcessEnd Processes "
         "QuorumLoss RebootLedger RebootMarks Refreshable Refused ReloadHealth Report Resume Rng Service Shutdown "
-        "Started StartRun StateStore Threads"
+        "Started StartRun Threads"
     ),
     "cronstable.plugin.secret": "SecretSource",
+    "cronstable.plugin.state_store": "Damage Document Inspectable StateStore StoredRecord StoreInfo Topology",
     "cronstable.plugin.variables": "template_variables",
 }
 """Module to the public names that live there: the imports above, for when the program runs."""

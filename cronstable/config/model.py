@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cronstable.core.clock import Seconds
 from cronstable.core.finding import Finding
 from cronstable.core.job import Job, Json
-from cronstable.plugin.descriptors import ElectionBackend, Section
+from cronstable.plugin.descriptors import ElectionBackend, Section, StateStoreBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,25 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StateConfig:
+    """The ``state`` section (reference 4).
+
+    ``settings``: what the store's ``parse`` made of its own keys. ``section``: all of ``state``, defaults filled in.
+    ``max_runs_per_job``: None for no bound. ``fail_closed``: what ``onStoreUnavailable`` says. ``gc_grace``: None for
+    never. ``max_ops_per_second``: 0 for no bound.
+    """
+
+    backend: StateStoreBackend
+    settings: object
+    section: Mapping[str, Json]
+    max_runs_per_job: int | None = 1000
+    fail_closed: bool = False
+    gc_grace: Seconds | None = 604_800.0
+    max_ops_per_second: float = 0.0
+    slot_ttl: Seconds = 30.0
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything the daemon needs to know.
 
@@ -43,6 +63,7 @@ class Config:
     logging: Mapping[str, Json] | None
     job_set_id: str
     watched: tuple[str, ...]
+    state: StateConfig | None = None
 
 
 @dataclass(slots=True)
