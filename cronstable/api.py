@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         Won,
     )
     from cronstable.core.view import ClusterView, LeaseView, PeerStatus, PeerView
+    from cronstable.core.wording import describe
     from cronstable.plugin.descriptors import (
         API_VERSION,
         Capability,
@@ -254,6 +255,7 @@ __all__ = [
     "Vacant",
     "Verdict",
     "Won",
+    "describe",
     "elect_leader",
     "hookimpl",
     "hrw_owner",
@@ -276,6 +278,7 @@ _HOMES = {
         "Unreadable Vacant Won"
     ),
     "cronstable.core.view": "ClusterView LeaseView PeerStatus PeerView",
+    "cronstable.core.wording": "describe",
     "cronstable.plugin.descriptors": (
         "API_VERSION Capability CliCommand ConfigFragment Descriptor ElectionBackend JsonSchema "
         "NotifierBackend Section ServiceProvider StateStoreBackend"

@@ -22,6 +22,7 @@ from cronstable.api import (
     PeerView,
     Resources,
     RunRecord,
+    describe,
 )
 
 SPREAD = "spread"
@@ -153,6 +154,7 @@ def job_parts(snapshot: HostSnapshot, job: Job) -> tuple[dict[str, Json], dict[s
         "name": job.name,
         "enabled": options.enabled,
         "schedule": job.schedule.text,
+        "schedule_words": describe(job.schedule),
         "command": job.command if isinstance(job.command, str) else shlex.join(job.command),
         "captureStdout": options.capture_stdout,
         "captureStderr": options.capture_stderr,
@@ -224,6 +226,12 @@ def summary(snapshot: HostSnapshot, wall: float) -> dict[str, Json]:
         "next_fire": None
         if soonest is None
         else {"job": soonest[1], "in": round(soonest[0] - wall, 6), "at": iso(soonest[0])},
+        "reload": {
+            "ok": snapshot.reload.ok,
+            "at": iso(snapshot.reload.at),
+            "last_success": iso(snapshot.reload.last_success),
+            "error": snapshot.reload.error,
+        },
         "cluster": _cluster_summary(snapshot),
     }
 

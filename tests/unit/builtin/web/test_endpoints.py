@@ -119,6 +119,12 @@ async def test_summary_counts_jobs_and_names_the_next(serve: Any, host: Any, mak
             "never_fires": 1,
         },
         "next_fire": {"job": "soon", "in": 30.0, "at": "2027-01-15T08:00:30+00:00"},
+        "reload": {
+            "ok": True,
+            "at": "2027-01-15T07:59:00+00:00",
+            "last_success": "2027-01-15T07:59:00+00:00",
+            "error": None,
+        },
         "cluster": {"enabled": False},
     }
 
@@ -135,6 +141,7 @@ async def test_a_job_entry_has_every_documented_field(serve: Any, host: Any, mak
         "name": "back up",
         "enabled": True,
         "schedule": "37 20 * * *",
+        "schedule_words": "at 20:37 every day",
         "command": "tar c 'my files'",
         "captureStdout": True,
         "captureStderr": True,
