@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cronstable.core.hooks import JobEvent, Lateness
     from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, FailsWhen, Job, JobOptions, Json
     from cronstable.core.quorum import elect_leader, hrw_owner, quorum_size
+    from cronstable.core.reasons import because
     from cronstable.core.runs import (
         Line,
         LiveRun,
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
         NoSuchJob,
         Notifier,
         Observable,
+        OpCount,
         Pause,
         ProcessEnd,
         Processes,
@@ -118,6 +120,7 @@ if TYPE_CHECKING:
         Shutdown,
         Started,
         StartRun,
+        StateStatus,
         Threads,
     )
     from cronstable.plugin.secret import SecretSource
@@ -202,6 +205,7 @@ __all__ = [
     "NotifierBackend",
     "Observable",
     "Observation",
+    "OpCount",
     "Outcome",
     "Pause",
     "PeerStatus",
@@ -241,6 +245,7 @@ __all__ = [
     "Span",
     "StartRun",
     "Started",
+    "StateStatus",
     "StateStore",
     "StateStoreBackend",
     "StoreInfo",
@@ -255,6 +260,7 @@ __all__ = [
     "Vacant",
     "Verdict",
     "Won",
+    "because",
     "describe",
     "elect_leader",
     "hookimpl",
@@ -271,6 +277,7 @@ _HOMES = {
     "cronstable.core.hooks": "JobEvent Lateness",
     "cronstable.core.job": "ClusterPolicy ConcurrencyPolicy FailsWhen Job JobOptions Json",
     "cronstable.core.quorum": "elect_leader hrw_owner quorum_size",
+    "cronstable.core.reasons": "because",
     "cronstable.core.runs": "Line LiveRun Outcome PendingRetry ResourceSample Resources RunKey RunRecord Trigger",
     "cronstable.core.schedule": "Schedule",
     "cronstable.core.store": (
@@ -288,9 +295,10 @@ _HOMES = {
     "cronstable.plugin.protocols": (
         "Actor Bounded CancelRun Claimant ClaimLog Claims Command CommandOutcome Done Election "
         "ElectionContext FileSystem HeldTerm FleetReport Host HostSnapshot Http HttpResponse HttpStream "
-        "HttpStreams Ids LeaderChange LeaseStore Message NoSuchJob Notifier Observable Pause ProcessEnd Processes "
+        "HttpStreams Ids LeaderChange LeaseStore Message NoSuchJob Notifier Observable OpCount Pause ProcessEnd "
+        "Processes "
         "QuorumLoss RebootLedger RebootMarks Refreshable Refused ReloadHealth Report Resume Rng Service Shutdown "
-        "Started StartRun Threads"
+        "Started StartRun StateStatus Threads"
     ),
     "cronstable.plugin.secret": "SecretSource",
     "cronstable.plugin.state_store": "Damage Document Inspectable StateStore StoredRecord StoreInfo Topology",

@@ -15,9 +15,9 @@ import click
 
 from cronstable.cli.ask import NoAnswer, Node, node_at, node_on_socket, read_token
 from cronstable.cli.main import DEFAULT_CONFIG
-from cronstable.cli.reasons import VERDICTS, because
 from cronstable.cli.schedule_tools import now_of, rfc3339
 from cronstable.core.job import Json
+from cronstable.core.reasons import VERDICTS, because
 
 ALL: Final = 10_000
 """Decisions to ask for: as many as a node remembers."""

@@ -18,10 +18,10 @@ from click.testing import CliRunner, Result
 
 from cronstable.cli.ask import node_at
 from cronstable.cli.main import run as run_cli
-from cronstable.cli.reasons import WORDS
 from cronstable.cli.why import why_command
 from cronstable.core.clock import Instant
 from cronstable.core.decision import Reason
+from cronstable.core.reasons import WORDS
 
 NEW_YEAR = 1_767_225_600  # 2026-01-01T00:00:00Z
 
