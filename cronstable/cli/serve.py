@@ -32,6 +32,7 @@ from cronstable.runtime.otel import RunSpans, spans_of
 from cronstable.runtime.processes import HostProcesses
 from cronstable.runtime.reaper import Reaper, must_reap
 from cronstable.runtime.spawn import PosixSpawner, clean_signal_state
+from cronstable.runtime.start import keep_descriptors_from_children
 from cronstable.runtime.system import SystemClock, SystemIds, SystemRng
 from cronstable.runtime.threads import ThreadLanes
 
@@ -52,6 +53,7 @@ class Wishes:
 def serve(wishes: Wishes) -> int:
     """Serve a configuration in the foreground; the exit code."""
     hold_standard_descriptors()
+    keep_descriptors_from_children()
     clean_signal_state()
     errors, output = Console(2), Console(1)
     log = _logging(errors, wishes)

@@ -1,6 +1,6 @@
 """The seam to processes: spawn, read, wait, signal (DESIGN 3).
 
-``subprocess.Popen`` on its vfork path, a pidfd for the exit, and reader callbacks of the event loop for both the pidfd
+A vfork (``runtime/start.py``), a pidfd for the exit, and reader callbacks of the event loop for both the pidfd
 and the pipes: no thread per child and no child watcher. A process that ended stays a zombie until ``release``: so long,
 the kernel gives neither its number nor that of its group to anybody else, and a late signal cannot hit a stranger.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from cronstable.runtime.identity import Identity
+from cronstable.runtime.start import Child, start
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
 
@@ -131,22 +132,20 @@ class PosixSpawner:
                 pipes["stdout"] = os.pipe()
             if spec.capture_stderr:
                 pipes["stderr"] = os.pipe()
-            argv, env, cwd = list(spec.argv), dict(spec.env), spec.cwd
+            argv, env, cwd = spec.argv, spec.env, spec.cwd
             extra: tuple[int, ...] = ()
             if spec.identity is not None:
                 plan = _write_plan(spec, spec.identity)
                 status = os.pipe()
-                argv = [sys.executable, "-I", "-S", _HELPER, str(plan), str(status[1])]
+                argv = (sys.executable, "-I", "-S", _HELPER, str(plan), str(status[1]))
                 env, cwd, extra = {}, None, (plan, status[1])
-            popen = subprocess.Popen(
+            child = start(
                 argv,
-                stdin=subprocess.DEVNULL,
                 stdout=pipes["stdout"][1] if "stdout" in pipes else None,
                 stderr=pipes["stderr"][1] if "stderr" in pipes else None,
                 env=env,
                 cwd=cwd,
-                pass_fds=extra,
-                start_new_session=True,
+                keep=extra,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             for reading, _ in [*pipes.values(), *([status] if status else [])]:
@@ -158,8 +157,8 @@ class PosixSpawner:
             if plan is not None:
                 os.close(plan)
         ends = {stream: reading for stream, (reading, _) in pipes.items()}
-        process = PosixProcess(popen, ends, status[0] if status else None, self._living)
-        self._living[popen.pid] = process
+        process = PosixProcess(child, ends, status[0] if status else None, self._living)
+        self._living[child.pid] = process
         process.watch(self._pidfd_open)
         return process
 
@@ -207,12 +206,12 @@ class PosixProcess:
 
     def __init__(
         self,
-        popen: subprocess.Popen[bytes],
+        child: Child,
         ends: Mapping[Stream, int],
         status: int | None,
         living: dict[int, PosixProcess],
     ) -> None:
-        self._popen = popen
+        self._child = child
         self._loop = asyncio.get_running_loop()
         self._pipes = {stream: _Pipe(self._loop, fd) for stream, fd in ends.items()}
         self._status = _Pipe(self._loop, status) if status is not None else None
@@ -225,7 +224,7 @@ class PosixProcess:
     @property
     def pid(self) -> int:
         """Number of the process and of its group."""
-        return self._popen.pid
+        return self._child.pid
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -271,8 +270,7 @@ class PosixProcess:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, os.WNOHANG)
         self._collected = True
-        # Popen must not look for this process again: its number may be another's from now on.
-        self._popen.returncode = self._code if self._code is not None else 0
+        self._child.collected(self._code)
         self._living.pop(self.pid, None)
 
     def release(self) -> None:

@@ -19,6 +19,7 @@ from cronstable.core.job import FailsWhen, Job
 from cronstable.core.runs import LAUNCH_FAILED, LiveRun, Outcome, RunKey, RunRecord
 from cronstable.runtime.runner import Cancellation, RunRequest, RunTools, run_job
 from cronstable.runtime.spawn import PosixSpawner
+from cronstable.runtime.start import keep_descriptors_from_children
 from cronstable.testing.clock import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
@@ -145,11 +146,19 @@ async def test_lines_that_are_too_long_are_warned_of_once(run: Run, caplog: pyte
     assert len([r for r in caplog.records if "maxLineLength" in r.getMessage()]) == 1
 
 
-async def test_a_child_inherits_nothing_of_the_daemon(run: Run) -> None:
+@pytest.mark.parametrize("directory", [None, "/"], ids=["posix_spawn", "Popen"])
+async def test_a_child_inherits_nothing_of_the_daemon(run: Run, directory: str | None) -> None:
     read, write = os.pipe()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    # As if whoever started the daemon had left it open.
+    os.set_inheritable(read, True)
+    keep_descriptors_from_children()
     try:
-        record = await run("ls /proc/self/fd; grep -E '^Sig(Blk|Ign)' /proc/self/status", capture_stdout=True)
+        record = await run(
+            "ls /proc/self/fd; grep -E '^Sig(Blk|Ign)' /proc/self/status",
+            capture_stdout=True,
+            working_directory=directory,
+        )
     finally:
         os.close(read)
         os.close(write)
