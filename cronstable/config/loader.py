@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from cronstable.config import cluster as clusters
 from cronstable.config import secrets
+from cronstable.config import state as states
 from cronstable.config.crontab import Crontab
 from cronstable.config.document import Map
 from cronstable.config.explain import UNKNOWN_KEY
@@ -19,7 +20,7 @@ from cronstable.config.fill import fill_defaults
 from cronstable.config.interpolate import Interpolator
 from cronstable.config.jobset import FileDefaults, JobSet, MergedJobs
 from cronstable.config.merge import Layer, deep_merge
-from cronstable.config.model import ClusterConfig, Config, Findings, LoadResult
+from cronstable.config.model import ClusterConfig, Config, Findings, LoadResult, StateConfig
 from cronstable.config.options import OptionsMaker, digest
 from cronstable.config.reporters import ReporterChecks
 from cronstable.config.rules import NULLS
@@ -28,7 +29,7 @@ from cronstable.config.validate import Checked, Validator
 from cronstable.core.finding import Finding, KeyPath, Problem, Severity
 from cronstable.core.fingerprint import job_set_id
 from cronstable.core.job import Job, Json
-from cronstable.plugin.descriptors import ElectionBackend, Section
+from cronstable.plugin.descriptors import ElectionBackend, Section, StateStoreBackend
 from cronstable.plugin.errors import InvalidSettings
 from cronstable.plugin.manager import KEY, Plugins
 
@@ -62,6 +63,23 @@ def load(path: str, *, plugins: Plugins, environ: Mapping[str, str], hostname: s
 
 
 @dataclass(slots=True)
+class _Verdicts:
+    """What was made of the sections with a ``backend``, before the schema sees them; None for no such section."""
+
+    cluster: clusters.ClusterCheck | None = None
+    state: states.StateCheck | None = None
+
+    def usable(self) -> dict[str, dict[str, Json]]:
+        """The keys that the schema shall see, by section."""
+        found = {"cluster": self.cluster, "state": self.state}
+        return {key: check.usable for key, check in found.items() if check is not None}
+
+    def problems(self) -> list[Problem]:
+        """What is wrong so far."""
+        return [problem for check in (self.cluster, self.state) if check is not None for problem in check.problems]
+
+
+@dataclass(slots=True)
 class _Loading:
     """One load on its way."""
 
@@ -74,6 +92,7 @@ class _Loading:
     options: OptionsMaker
     job_set: JobSet
     cluster: ClusterConfig | None = None
+    state: StateConfig | None = None
     sections: dict[str, Section] = field(default_factory=dict)
     settings: dict[str, object] = field(default_factory=dict)
     _section_places: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -97,6 +116,7 @@ class _Loading:
             logging=self.sections.pop("logging", None),
             job_set_id=job_set_id(jobs, self._variables),
             watched=watched,
+            state=self.state,
         )
         return LoadResult(config, found, watched)
 
@@ -131,16 +151,14 @@ class _Loading:
             self.job_set.add_jobs(crontab.read(source.crontab))
         if root is None:
             return self._done.setdefault(id(source), FileDefaults())
-        verdict = self._cluster_keys(root)
-        checked = self.validator.check(document, {"cluster": verdict.usable} if verdict is not None else {})
-        self._note_all(
-            source, [*(verdict.problems if verdict is not None else ()), *map(self._with_reason, checked.problems)]
-        )
+        verdicts = self._verdicts(root)
+        checked = self.validator.check(document, verdicts.usable())
+        self._note_all(source, [*verdicts.problems(), *map(self._with_reason, checked.problems)])
         self._interpolate(source, checked)
         defaults = self._defaults(source, checked, above)
         inherited = self._done[id(source)] = FileDefaults() if root.get("jobs") else defaults
         self.job_set.add_file(document, checked, defaults)
-        self._sections(source, checked, verdict)
+        self._sections(source, checked, verdicts)
         self._plugin_checks(source, checked, defaults)
         return inherited
 
@@ -151,18 +169,29 @@ class _Loading:
         dotted = dotted_path(problem.path)
         return replace(problem, hint=self.plugins.why_missing(KEY, dotted))
 
-    def _cluster_keys(self, root: Map) -> clusters.ClusterCheck | None:
-        """Which backend is chosen and which keys of the section are not for the schema to judge."""
-        section = root.get("cluster")
+    def _verdicts(self, root: Map) -> _Verdicts:
+        """Which backend and store are chosen, and which keys of their sections are not for the schema to judge."""
+        verdicts = _Verdicts()
+        section, chosen = self._chosen(root, "cluster", clusters.DEFAULT_BACKEND)
+        if section is not None:
+            verdicts.cluster = clusters.check(section, chosen, self.plugins)
+        section, chosen = self._chosen(root, "state", states.DEFAULT_BACKEND)
+        if section is not None:
+            verdicts.state = states.check(section, chosen, self.plugins)
+        return verdicts
+
+    def _chosen(self, root: Map, key: str, default: str) -> tuple[Map | None, str]:
+        """A section and its ``backend``; no section when there is nothing to look up."""
+        section = root.get(key)
         if isinstance(section, str) and section in NULLS:
             section = Map()
         if not isinstance(section, Map):
-            return None
-        chosen = section.get("backend", clusters.DEFAULT_BACKEND)
+            return None, default
+        chosen = section.get("backend", default)
         if not isinstance(chosen, str):
-            return None
+            return None, default
         # An unset variable is reported when the file is interpolated.
-        return clusters.check(section, Interpolator(self.environ, "").text(chosen, ()), self.plugins)
+        return section, Interpolator(self.environ, "").text(chosen, ())
 
     def _interpolate(self, source: Source, checked: Checked) -> None:
         root = source.document.root
@@ -213,7 +242,7 @@ class _Loading:
         included = self.reader.read(target)
         return self.file(included, chain) if included is not None else FileDefaults()
 
-    def _sections(self, source: Source, checked: Checked, verdict: clusters.ClusterCheck | None) -> None:
+    def _sections(self, source: Source, checked: Checked, verdicts: _Verdicts) -> None:
         root = source.document.root
         assert root is not None
         schemas = self.validator.schema["properties"]
@@ -226,8 +255,9 @@ class _Loading:
                 message = f"`{key}` is configured in {first[0]}:{first[1]} already; it can be given once"
                 self._note(source, Problem((key,), message))
                 continue
-            if key == "cluster" and isinstance(value, dict) and verdict is not None and verdict.backend is not None:
-                self._note_all(source, list(clusters.lease_rules(value, verdict.backend)))
+            cluster = verdicts.cluster
+            if key == "cluster" and isinstance(value, dict) and cluster is not None and cluster.backend is not None:
+                self._note_all(source, list(clusters.lease_rules(value, cluster.backend)))
             if not isinstance(value, dict) or any(path[:1] == (key,) for path in checked.bad_rest):
                 continue
             rule = self.validator.rule.props[key]
@@ -236,8 +266,12 @@ class _Loading:
             problems = [problem for problem in broken if problem is not None]
             self._note_all(source, problems)
             if key == "cluster":
-                if verdict is not None and verdict.backend is not None:
-                    self._cluster(source, {k: value.get(k, v) for k, v in verdict.usable.items()}, verdict.backend)
+                if cluster is not None and cluster.backend is not None:
+                    self._cluster(source, {k: value.get(k, v) for k, v in cluster.usable.items()}, cluster.backend)
+            elif key == "state":
+                state = verdicts.state
+                if state is not None and state.backend is not None and not state.problems:
+                    self._state(source, {k: value.get(k, v) for k, v in state.usable.items()}, state.backend)
             elif not problems:
                 self._section(source, key, value)
         present = [key for key in _SECTIONS_NOT_ACTED_ON_YET if key in root and key not in self.settings]
@@ -271,6 +305,14 @@ class _Loading:
         except InvalidSettings as error:
             owner = self.plugins.election_backends[backend.name].plugin.distribution
             for problem in clusters.settings_problems(error, backend):
+                self._note(source, problem, owner)
+
+    def _state(self, source: Source, section: dict[str, Json], backend: StateStoreBackend) -> None:
+        try:
+            self.state = states.make(section, backend, self.validator.schema["properties"]["state"])
+        except InvalidSettings as error:
+            owner = self.plugins.state_stores[backend.name].plugin.distribution
+            for problem in states.settings_problems(error, backend):
                 self._note(source, problem, owner)
 
     def _plugin_checks(self, source: Source, checked: Checked, defaults: FileDefaults) -> None:

@@ -113,13 +113,17 @@ def dotted_path(path: KeyPath) -> str:
 def compose_schema(plugins: Plugins) -> dict[str, Json]:
     """The JSON Schema (draft 2020-12) of this installation, for an editor to complete the YAML with."""
     schema = compose(plugins).schema
-    backends = [name for name in plugins.election_backends if name != "none"]
-    backend = schema["properties"].get("cluster", {}).get("properties", {}).get("backend")
-    if backends and backend is not None:
-        cluster = schema["properties"]["cluster"]
-        listed = {**backend, "enum": sorted({*backends, backend.get("default", backends[0])})}
-        cluster["properties"] = {**cluster["properties"], "backend": listed}
+    _list_backends(schema, "cluster", [name for name in plugins.election_backends if name != "none"])
+    _list_backends(schema, "state", list(plugins.state_stores))
     return schema
+
+
+def _list_backends(schema: Schema, key: str, backends: list[str]) -> None:
+    section = schema["properties"].get(key, {})
+    backend = section.get("properties", {}).get("backend")
+    if backends and backend is not None:
+        listed = {**backend, "enum": sorted({*backends, backend.get("default", backends[0])})}
+        section["properties"] = {**section["properties"], "backend": listed}
 
 
 def _owned(plugins: Plugins) -> Iterator[tuple[str, JsonSchema, str]]:
@@ -129,6 +133,9 @@ def _owned(plugins: Plugins) -> Iterator[tuple[str, JsonSchema, str]]:
     for name, backend in plugins.election_backends.items():
         if backend.descriptor.schema is not None:
             yield f"cluster.{name}", backend.descriptor.schema, backend.plugin.distribution
+    for name, store in plugins.state_stores.items():
+        if store.descriptor.schema is not None:
+            yield f"state.{name}", store.descriptor.schema, store.plugin.distribution
     for service in plugins.services.values():
         if service.descriptor.section and service.descriptor.schema is not None:
             yield service.descriptor.section, service.descriptor.schema, service.plugin.distribution

@@ -16,15 +16,16 @@ NOTIFIER: Final = "notifier"
 
 _GOSSIP: Final = "cronstable-gossip"
 _WEBHOOK: Final = "cronstable-notify-webhook"
+_FS: Final = "cronstable-fs"
 
 PROVIDERS: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
     {
         (ELECTION_BACKEND, "gossip"): _GOSSIP,
         (ELECTION_BACKEND, "kubernetes"): "cronstable-k8s",
         (ELECTION_BACKEND, "etcd"): "cronstable-etcd",
-        (ELECTION_BACKEND, "filesystem"): "cronstable-fs",
+        (ELECTION_BACKEND, "filesystem"): _FS,
         (STATE_STORE, "etcd"): "cronstable-etcd",
-        (STATE_STORE, "filesystem"): "cronstable-fs",
+        (STATE_STORE, "filesystem"): _FS,
         (NOTIFIER, "webhook"): _WEBHOOK,
     }
 )
@@ -33,8 +34,12 @@ PROVIDERS: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
 GOSSIP_KEYS: Final = ("listen", "tls", "peers", "interval", "driftAfter")
 """Keys of ``cluster`` that mean something to the gossip backend only (reference 3.4)."""
 
+STATE_KEYS: Final = ("path", "topology", "deploymentId")
+"""Keys of ``state`` that mean something to the filesystem store only (reference 4)."""
+
 PATHS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        **{f"state.{key}": _FS for key in STATE_KEYS},
         **{f"cluster.{key}": _GOSSIP for key in (*GOSSIP_KEYS, "observability")},
         **{
             f"{place}.report.webhook": _WEBHOOK

@@ -11,7 +11,7 @@ import pytest
 
 from cronstable.config import LoadResult, load
 from cronstable.core.finding import Finding, Problem, Severity, key_path
-from cronstable.plugin.descriptors import Capability, ElectionBackend, Section
+from cronstable.plugin.descriptors import Capability, ConfigFragment, ElectionBackend, Section, StateStoreBackend
 from cronstable.plugin.errors import InvalidSettings
 from cronstable.plugin.manager import PluginInfo, Plugins, Provided, load_plugins
 
@@ -41,6 +41,36 @@ LEASE = ElectionBackend(
 )
 
 
+def _parse_disk(section: Section) -> object:
+    if "path" not in section:
+        raise InvalidSettings([Problem(("path",), "path is missing")])
+    return ("disk", section["path"], section.get("topology"))
+
+
+DISK = StateStoreBackend(name="filesystem", factory="disk:make", parse=_parse_disk)
+DISK_KEYS = ConfigFragment(
+    id="https://example.org/disk",
+    schemas={
+        "state.path": {"type": "string", "pattern": "\\S"},
+        "state.topology": {"type": "string", "enum": ["auto", "shared"], "default": "auto"},
+        "state.deploymentId": {"type": ["string", "null"]},
+    },
+)
+VAULT = StateStoreBackend(
+    name="vault",
+    factory="vault:make",
+    parse=_parse,
+    schema={
+        "$id": "https://example.org/vault",
+        "type": "object",
+        "properties": {"place": {"type": "string"}, "ttl": {"type": "number", "default": 15}},
+        "required": ["place"],
+        "additionalProperties": False,
+        "examples": [{"place": "left"}],
+    },
+)
+
+
 @pytest.fixture(scope="session")
 def builtins() -> Plugins:
     """The host's own plugins, the others switched off and forgotten: what is installed beside makes no difference."""
@@ -52,10 +82,16 @@ def builtins() -> Plugins:
 
 @pytest.fixture(scope="session")
 def plugins(builtins: Plugins) -> Plugins:
-    """The same with a lease backend called ``shelf``, from the distribution ``acme-shelf``."""
+    """The same with a lease backend and a store called ``shelf`` and ``vault``, and a store ``filesystem``."""
     shelf = Provided(LEASE, PluginInfo("shelf", "acme-shelf", "1.0", "acme_shelf", builtin=False))
-    backends = {**builtins.election_backends, "shelf": shelf}
-    return replace(builtins, election_backends=MappingProxyType(backends))
+    disk = PluginInfo("disk", "acme-disk", "1.0", "acme_disk", builtin=False)
+    vault = Provided(VAULT, PluginInfo("vault", "acme-vault", "1.0", "acme_vault", builtin=False))
+    return replace(
+        builtins,
+        election_backends=MappingProxyType({**builtins.election_backends, "shelf": shelf}),
+        state_stores=MappingProxyType({**builtins.state_stores, "filesystem": Provided(DISK, disk), "vault": vault}),
+        fragments=(*builtins.fragments, Provided(DISK_KEYS, disk)),
+    )
 
 
 @dataclass(frozen=True)

@@ -213,11 +213,11 @@ def _fragment(distribution: str, schemas: dict[str, Any]) -> Provided[ConfigFrag
 def test_two_owners_of_a_key_are_both_named(builtins: Plugins) -> None:
     one = _fragment("acme-one", {"jobs[].team": {"type": "string"}})
     two = _fragment("acme-two", {"jobs[].team": {"type": "integer"}})
-    inside = _fragment("acme-in", {"state.path": {"type": "string"}})
+    inside = _fragment("acme-in", {"cluster.catchUp.mode": {"type": "string"}})
     plugins = replace(builtins, fragments=(*builtins.fragments, one, two, inside))
     conflicts = " ".join(compose(plugins).conflicts)
     assert "`jobs[].team` is owned by acme-one and by acme-two" in conflicts
-    assert "`state.path` is owned by cronstable and by acme-in" in conflicts
+    assert "`cluster.catchUp.mode` is owned by cronstable and by acme-in" in conflicts
     result = load("absent.yaml", plugins=plugins, environ={}, hostname="h")
     assert result.config is None
     assert "acme-two" in format_findings(result.findings)

@@ -1,4 +1,4 @@
-"""Election over a shared directory: the hooks. Everything else is imported when ``backend: filesystem`` is chosen."""
+"""A directory as election backend and as state store: the hooks. The rest is imported when it is chosen."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from importlib import resources
 from typing import cast
 
-from cronstable.api import Capability, ElectionBackend, JsonSchema, hookimpl
+from cronstable.api import Capability, ConfigFragment, ElectionBackend, JsonSchema, StateStoreBackend, hookimpl
 from cronstable_fs.settings import parse
+from cronstable_fs.state_settings import SCHEMAS, parse_state
 
 
 @hookimpl
@@ -23,6 +24,18 @@ def cronstable_election_backends() -> Iterable[ElectionBackend]:
         ),
         parse=parse,
     )
+
+
+@hookimpl
+def cronstable_state_stores() -> Iterable[StateStoreBackend]:
+    """The store ``filesystem``; its keys stand in ``state`` itself, since it is the default."""
+    yield StateStoreBackend(name="filesystem", factory="cronstable_fs.state:make", parse=parse_state)
+
+
+@hookimpl
+def cronstable_config_fragments() -> Iterable[ConfigFragment]:
+    """The keys of the store ``filesystem``."""
+    yield ConfigFragment(id="https://cronstable.dev/schema/state-filesystem", schemas=SCHEMAS)
 
 
 def _schema() -> JsonSchema:

@@ -41,14 +41,24 @@ class FilesystemSettings:
 def parse(section: Section) -> FilesystemSettings:
     """Check what JSON Schema cannot say. Raises ``InvalidSettings`` with every mistake at once."""
     problems: list[Problem] = []
-    path = _text(problems, section, "path", None, "name a directory on a mount that every node shares")
+    path = path_of(problems, section, "name a directory on a mount that every node shares")
     election = _text(problems, section, "electionName", DEFAULT_ELECTION, "leave the key out for cluster/leader")
-    deployment = _text(problems, section, "deploymentId", DEFAULT_DEPLOYMENT, "leave the key out for default")
+    deployment = deployment_of(problems, section)
     ttl = _ttl(problems, section.get("ttl", DEFAULT_TTL))
-    topology = _topology(problems, section.get("topology", Topology.AUTO.value))
+    topology = topology_of(problems, section)
     if problems:
         raise InvalidSettings(problems)
     return FilesystemSettings(path, election, ttl, deployment, topology)
+
+
+def path_of(problems: list[Problem], section: Section, hint: str) -> str:
+    """The key ``path``; what is wrong with it goes to ``problems``."""
+    return _text(problems, section, "path", None, hint)
+
+
+def deployment_of(problems: list[Problem], section: Section) -> str:
+    """The key ``deploymentId``, with its default."""
+    return _text(problems, section, "deploymentId", DEFAULT_DEPLOYMENT, "leave the key out for default")
 
 
 def _text(problems: list[Problem], section: Section, key: str, default: str | None, hint: str) -> str:
@@ -77,7 +87,9 @@ def _ttl(problems: list[Problem], value: Json) -> Seconds:
     return DEFAULT_TTL
 
 
-def _topology(problems: list[Problem], value: Json) -> Topology:
+def topology_of(problems: list[Problem], section: Section) -> Topology:
+    """The key ``topology``, with its default."""
+    value = section.get("topology", Topology.AUTO.value)
     try:
         return Topology(str(value))
     except ValueError:
