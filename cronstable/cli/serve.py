@@ -15,11 +15,13 @@ import anyio
 
 from cronstable.cli.loading import loader, plugins_with_warnings, print_findings
 from cronstable.config import ClusterConfig, Config, LoadResult
+from cronstable.config.model import StateConfig
 from cronstable.core.clock import Seconds
 from cronstable.core.finding import Severity
 from cronstable.plugin.descriptors import NotifierBackend, ServiceProvider
 from cronstable.plugin.manager import Plugins, Provided, load_factory
 from cronstable.plugin.protocols import Election, ElectionContext, Host, Notifier, Service
+from cronstable.plugin.state_store import StateStore
 from cronstable.runtime.capture import LineBatch
 from cronstable.runtime.console import Console, ConsoleHandler, hold_standard_descriptors
 from cronstable.runtime.daemon import Daemon, Parts
@@ -95,6 +97,7 @@ def _serve(wishes: Wishes, log: logging.Logger, output: Console, spans: RunSpans
         make_election=_Maker(plugins).election,
         make_service=_Maker(plugins).service,
         make_notifier=_Maker(plugins).notifier,
+        make_store=_Maker(plugins).store,
         make_execute=make_execute(
             output, spawner, dict(os.environ), json_lines if wishes.log_format == "json" else LineBatch.logged
         ),
@@ -166,6 +169,10 @@ class _Maker:
         if not isinstance(made, Election):
             raise TypeError(f"{provided.descriptor.factory} did not return an Election")
         return made
+
+    def store(self, config: StateConfig, host: Host) -> StateStore:
+        provided = self._plugins.state_stores[config.backend.name]
+        return cast(StateStore, load_factory(provided.descriptor.factory, provided)(config.settings, host))
 
     def service(self, provided: Provided[ServiceProvider], settings: object, host: Host) -> Service:
         return cast(Service, load_factory(provided.descriptor.factory, provided)(settings, host))

@@ -93,6 +93,7 @@ class RunRecord:
 
     ``stdout``/``stderr``: what was kept of the captured output (``saveLimit``), None when not captured.
     ``resources``: what it used, None when that was not sampled (``monitorResources``).
+    ``node``: where it ran or was skipped, as far as the record says.
     """
 
     key: RunKey
@@ -106,6 +107,7 @@ class RunRecord:
     stdout: str | None = None
     stderr: str | None = None
     resources: Resources | None = None
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from cronstable.core.view import ClusterView
 if TYPE_CHECKING:
     import ssl
 
+    from cronstable.plugin.state_store import StoreInfo
+
 T = TypeVar("T")
 
 
@@ -202,11 +204,17 @@ class CancelRun:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Skip scheduled runs of a job until ``until`` (wall seconds)."""
+    """Skip scheduled runs of a job until ``until`` (wall seconds).
+
+    ``since``: wall seconds of when it began; ``by`` and ``channel``: who asked for it and how. For people to read.
+    """
 
     job: str
     until: float
     note: str = ""
+    since: float | None = None
+    by: str = ""
+    channel: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +270,39 @@ class ReloadHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class OpCount:
+    """How often an operation of the state store was asked for, how often in vain, and the seconds that it took."""
+
+    count: int
+    errors: int
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StateStatus:
+    """The durable state of a node, as far as its daemon can tell. Counts are since its start.
+
+    ``info``: what the store said of itself, None until it opened. ``error``: why it does not answer, None while it
+    does. ``pending``: writes that wait. ``dropped``: writes that were given up, by kind. ``throttled``: operations
+    that waited for ``maxOpsPerSecond``, and ``throttle_wait`` how many seconds together. ``workers``: writes that may
+    be under way at once; ``inflight``: operations under way, ``peak``: how many there were at most.
+    """
+
+    backend: str
+    info: StoreInfo | None
+    error: str | None
+    fail_closed: bool = False
+    pending: int = 0
+    dropped: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    operations: Mapping[str, OpCount] = field(default_factory=lambda: MappingProxyType({}))
+    throttled: int = 0
+    throttle_wait: Seconds = 0.0
+    workers: int = 0
+    inflight: int = 0
+    peak: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HostSnapshot:
     """The daemon at one instant. All mappings are immutable; ``jobs`` is in configuration order.
 
@@ -276,6 +317,7 @@ class HostSnapshot:
     ``ready``: configuration loaded and every configured backend started or given up on.
     ``stopping``: a shutdown is under way.
     ``fleet``: what was last published of all nodes, None when there is no channel between them.
+    ``state``: the durable state, None without a ``state`` section.
     """
 
     version: str
@@ -302,6 +344,7 @@ class HostSnapshot:
     ready: bool = True
     stopping: bool = False
     fleet: FleetReport | None = None
+    state: StateStatus | None = None
 
 
 class Host(Protocol):
@@ -344,6 +387,14 @@ class Host(Protocol):
 
         The node remembers 10,000 over all jobs, those of jobs that are configured no more among them, and none from
         before its start. Cheap: no I/O and no waiting.
+        """
+        ...
+
+    async def runs(self, job: str, limit: int = 100) -> Sequence[RunRecord]:
+        """The newest ``limit`` finished runs and skips of ``job``, newest first, without their output.
+
+        From the durable state, as far as ``maxRunsPerJob`` keeps them; without one, or when it does not answer within
+        ten seconds, those that the node remembers, 20 at most.
         """
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -19,6 +19,7 @@ from cronstable.core.clock import Seconds
 from cronstable.core.decision import DecisionRing
 from cronstable.core.events import LeaderChanged, QuorumChanged, Reloaded
 from cronstable.core.finding import Severity
+from cronstable.core.runs import RunRecord
 from cronstable.plugin.manager import Plugins
 from cronstable.plugin.protocols import HostSnapshot
 from cronstable.runtime.bus import EventBus
@@ -37,7 +38,10 @@ from cronstable.runtime.reports import MakeNotifier, Reports
 from cronstable.runtime.retries import Retries
 from cronstable.runtime.scheduler import Scheduler
 from cronstable.runtime.services import MakeService, Services
+from cronstable.runtime.state import MakeStore, StateKeeper
 
+STORE_WAIT: Seconds = 5.0
+"""How long the first decisions wait for the state store: what falls due meanwhile is still on time (10 s)."""
 DRAIN_NOTICE: Seconds = 30.0
 FORCED_DRAIN: Seconds = 10.0
 """After the second signal: how long killed runs may take to be gone before the daemon exits regardless."""
@@ -55,6 +59,7 @@ class Parts:
     make_election: MakeElection
     make_service: MakeService
     make_notifier: MakeNotifier
+    make_store: MakeStore
     make_execute: Callable[[DaemonHost, OutputHub, Callable[[], str]], Execute]
     load: Callable[[], LoadResult]
     hostname: str
@@ -82,6 +87,8 @@ class Daemon:
         self.bus = EventBus(parts.log)
         hub = OutputHub()
         self.host = DaemonHost(seams=parts.seams, log=parts.log, bus=self.bus, hub=hub)
+        self.state = StateKeeper(make=parts.make_store, host=self.host, clock=clock, rng=parts.seams.rng, log=parts.log)
+        self.state.configure(config.state)
         self.cluster = ClusterManager(
             make=parts.make_election,
             host=self.host,
@@ -157,7 +164,7 @@ class Daemon:
             shutdown=self.request_stop,
             cancel_retry=self.retries.cancel,
         )
-        self.host.connect(self.snapshot, commands.do, self.launcher.decisions)
+        self.host.connect(self.snapshot, commands.do, self.launcher.decisions, self._runs)
 
     @property
     def node(self) -> str:
@@ -175,6 +182,7 @@ class Daemon:
             self.companions.bind(services)
             services.start_soon(self.reports.follow)
             services.start_soon(self._signals)
+            services.start_soon(self.state.run)
             if self._parts.reaper is not None:
                 services.start_soon(self._parts.reaper.run)
             await self.services.reconcile(self._config.settings)
@@ -193,6 +201,7 @@ class Daemon:
                 await self.claims.leave()
             await self.companions.finish()
             await self.reports.finish()
+            await self.state.finish()
             services.cancel_scope.cancel()
         self._log.info("stopped")
         return 0
@@ -205,6 +214,7 @@ class Daemon:
             self._log.info("job set %s, %d jobs, node %s", self._config.job_set_id, len(self._config.jobs), self.node)
             await self.cluster.reconcile(self._config.cluster)
             await self.reloader.prime()
+            await self.state.settled(STORE_WAIT)
             self._ready = True
             self.reboot.boot(self.scheduler.jobs)
             election.start_soon(self._follow_cluster)
@@ -292,6 +302,7 @@ class Daemon:
     async def _apply(self, result: LoadResult, config: Config) -> None:
         """Put a new configuration into force. The cluster goes first: a gate must never be open by accident."""
         before, self._config = self._config, config
+        self.state.configure(config.state)
         for finding in result.findings:
             if finding.severity is Severity.ADVISORY:
                 self._log.warning("%s: %s", finding.file, finding.message)
@@ -354,4 +365,8 @@ class Daemon:
             queued=self.launcher.queued,
             ready=self._ready,
             stopping=self.launcher.stopping,
+            state=self.state.status(),
         )
+
+    async def _runs(self, job: str, limit: int) -> Sequence[RunRecord]:
+        return tuple(reversed(self.launcher.history().get(job, ())))[:limit]

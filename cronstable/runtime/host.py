@@ -10,7 +10,7 @@ from itertools import islice
 from cronstable.core.clock import Clock
 from cronstable.core.decision import DecisionRecord, DecisionRing
 from cronstable.core.events import Event
-from cronstable.core.runs import Line
+from cronstable.core.runs import Line, RunRecord
 from cronstable.plugin.protocols import (
     Actor,
     Command,
@@ -52,6 +52,7 @@ class DaemonHost:
         self._snapshot: Callable[[], HostSnapshot] | None = None
         self._do: Callable[[Command, Actor], Awaitable[CommandOutcome]] | None = None
         self._decisions = DecisionRing(1)
+        self._runs: Callable[[str, int], Awaitable[Sequence[RunRecord]]] | None = None
         self.fleet: dict[str, FleetReport] = {}
 
     def connect(
@@ -59,9 +60,11 @@ class DaemonHost:
         snapshot: Callable[[], HostSnapshot],
         do: Callable[[Command, Actor], Awaitable[CommandOutcome]],
         decisions: DecisionRing,
+        runs: Callable[[str, int], Awaitable[Sequence[RunRecord]]],
     ) -> None:
-        """Say where snapshots and decisions come from and who carries out commands; once, as the daemon is built."""
+        """Say where all this comes from and who carries out commands; once, as the daemon is built."""
         self._snapshot = snapshot
+        self._runs = runs
         self._do = do
         self._decisions = decisions
 
@@ -122,6 +125,12 @@ class DaemonHost:
     def decisions(self, job: str, limit: int = 100) -> Sequence[DecisionRecord]:
         """The newest decisions on a job, newest first."""
         return tuple(islice(self._decisions.for_job(job), max(0, limit)))
+
+    async def runs(self, job: str, limit: int = 100) -> Sequence[RunRecord]:
+        """The newest runs of a job, newest first."""
+        if self._runs is None:
+            raise RuntimeError("the host is not connected yet")
+        return await self._runs(job, max(0, limit))
 
     async def do(self, command: Command, by: Actor) -> CommandOutcome:
         """Carry out a command."""

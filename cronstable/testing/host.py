@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cronstable.core.clock import Clock, Seconds
 from cronstable.core.decision import DecisionRecord, DecisionRing
 from cronstable.core.events import Event
-from cronstable.core.runs import Line
+from cronstable.core.runs import Line, RunRecord
 from cronstable.plugin.protocols import (
     Actor,
     Command,
@@ -108,7 +108,8 @@ class FakeHost:
     """What a factory is given in a test.
 
     ``name``: the node's name and the seed of its randomness. ``log_lines`` collects (level name, text).
-    ``commands`` and ``published`` collect what was asked of the host; what a test adds to ``ring`` are its decisions.
+    ``commands`` and ``published`` collect what was asked of the host; what a test adds to ``ring`` are its decisions,
+    what it puts into ``history``, oldest first, its runs.
     Give ``fs``, ``http`` or ``processes`` to code that uses them.
     """
 
@@ -134,6 +135,7 @@ class FakeHost:
         self.commands: list[tuple[Command, Actor]] = []
         self.published: list[FleetReport] = []
         self.ring = DecisionRing()
+        self.history: dict[str, tuple[RunRecord, ...]] = {}
         self._fs = fs
 
     @property
@@ -174,6 +176,10 @@ class FakeHost:
     def decisions(self, job: str, limit: int = 100) -> Sequence[DecisionRecord]:
         """The newest of ``ring``."""
         return tuple(islice(self.ring.for_job(job), max(0, limit)))
+
+    async def runs(self, job: str, limit: int = 100) -> Sequence[RunRecord]:
+        """The newest of what a test put into ``history``."""
+        return tuple(reversed(self.history.get(job, ())))[: max(0, limit)]
 
     async def do(self, command: Command, by: Actor) -> CommandOutcome:
         """Remembered in ``commands``."""

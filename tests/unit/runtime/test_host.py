@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict
+from cronstable.core.runs import RunRecord
 from cronstable.plugin.protocols import Actor, Command, CommandOutcome, Done, FleetReport, Host, HostSnapshot
 from cronstable.runtime.bus import EventBus
 from cronstable.runtime.files import SystemFiles
@@ -27,7 +28,10 @@ def daemon_host(ring: DecisionRing) -> Host:
     async def do(command: Command, by: Actor) -> CommandOutcome:
         return Done()
 
-    host.connect(snapshot, do, ring)
+    async def runs(job: str, limit: int) -> Sequence[RunRecord]:
+        return await fake.runs(job, limit)
+
+    host.connect(snapshot, do, ring, runs)
     return host
 
 
