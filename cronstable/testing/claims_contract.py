@@ -121,7 +121,9 @@ class ClaimLogContract(ContractKit, suite=True):
         await log.append(grant, 1, RECORD)
         await door.delete()
         other = door.store()
-        granted(await other.acquire(B, self.ttl, nonce="n2"))
+        # Some stores show a deleted lease for as long as its holder may act on it.
+        shown = await other.observe()
+        granted(await other.acquire(B, self.ttl, nonce="n2", over=shown if isinstance(shown, Seen) else None))
         assert await log_of(other).read(1) == RECORD
 
     async def test_of_many_appends_of_one_number_exactly_one_lands(self, door: LeaseDoor) -> None:

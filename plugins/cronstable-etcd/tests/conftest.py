@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +23,9 @@ from cronstable_etcd.tls import Tls
 from cronstable.api import Grant, Held, Holder, HttpResponse, HttpStream, SecretSource
 from cronstable.testing.clock import VirtualClock
 from cronstable.testing.host import FakeHost
+
+EPOCH = 1_790_000_000
+"""Wall seconds of the model's clock when the loop's is 0."""
 
 
 @pytest.fixture
@@ -200,12 +204,24 @@ class Model:
             self.keys[key] = Stored(unb64(request["value"]), create, self.revision, int(request.get("lease", 0)))
             return {"response_put": {"header": {"revision": str(self.revision)}}}
         if kind == "request_delete_range":
-            self.remove(key, self.revision)
+            for gone in self._range(key, unb64(request.get("range_end", ""))):
+                self.remove(gone, self.revision)
             return {"response_delete_range": {"header": {"revision": str(self.revision)}}}
-        end = unb64(request.get("range_end", ""))
-        found = sorted((s.create, k) for k, s in self.keys.items() if (key <= k < end if end else k == key))
-        bare = request.get("keys_only", False)
-        return {"response_range": slim({"kvs": [self._kv(k, bare) for _, k in found], "count": len(found)})}
+        found = self._range(key, unb64(request.get("range_end", "")))
+        if request.get("sort_target") == "CREATE":
+            found.sort(key=lambda k: self.keys[k].create)
+        if request.get("sort_order") == "DESCEND":
+            found.reverse()
+        bare, count = request.get("keys_only", False), len(found)
+        shown = found[: int(request.get("limit", 0)) or None]
+        return {
+            "response_range": slim(
+                {"kvs": [self._kv(k, bare) for k in shown], "count": count, "more": len(shown) < count}
+            )
+        }
+
+    def _range(self, key: bytes, end: bytes) -> list[bytes]:
+        return sorted(k for k in self.keys if (key <= k < end if end else k == key))
 
     def _kv(self, key: bytes, bare: bool) -> dict[str, Any]:
         s = self.keys[key]
@@ -286,7 +302,8 @@ class Line:
             return HttpResponse(error.status, {}, json.dumps(document).encode())
         if path == "/v3/lease/keepalive":
             result = {"result": result}
-        return HttpResponse(200, {}, json.dumps(result).encode() + b"\n")
+        date = formatdate(EPOCH + self.model.now, usegmt=True)
+        return HttpResponse(200, {"date": date}, json.dumps(result).encode() + b"\n")
 
     @asynccontextmanager
     async def stream(

@@ -36,6 +36,7 @@ def test_the_descriptor_promises_what_the_store_does() -> None:
         Capability.FENCED,
         Capability.EXPIRES_ITSELF,
         Capability.REBOOT_MARKS,
+        Capability.OCCURRENCE_CLAIMS,
     }
 
 

@@ -10,7 +10,15 @@ from typing import cast
 from cronstable.api import Capability, ElectionBackend, Json, JsonSchema, Problem, hookimpl
 from cronstable_etcd.settings import advisories, parse
 
-CAPABILITIES = frozenset({Capability.LEASE, Capability.FENCED, Capability.EXPIRES_ITSELF, Capability.REBOOT_MARKS})
+CAPABILITIES = frozenset(
+    {
+        Capability.LEASE,
+        Capability.FENCED,
+        Capability.EXPIRES_ITSELF,
+        Capability.REBOOT_MARKS,
+        Capability.OCCURRENCE_CLAIMS,
+    }
+)
 
 
 @hookimpl

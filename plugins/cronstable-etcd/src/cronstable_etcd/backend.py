@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import anyio
 
-from cronstable.api import ClusterView, ElectionContext, Host, PluginError, Seconds, Started
+from cronstable.api import Claims, ClusterView, ElectionContext, Host, PluginError, Seconds, Started
 from cronstable.leadership import LeaseBackend, LeaseTiming
 from cronstable_etcd import CAPABILITIES
 from cronstable_etcd.gateway import Credentials, Gateway
@@ -38,7 +38,7 @@ def timing_of(ttl: Seconds, connect_timeout: Seconds) -> tuple[LeaseTiming, Seco
 
 
 class EtcdElection:
-    """An ``Election``, ``RebootLedger`` and ``Observable``: ``LeaseBackend`` with certificates that may rotate."""
+    """``Election``, ``RebootLedger``, ``Observable``, ``Claimant``: ``LeaseBackend``, whose certificates may rotate."""
 
     def __init__(self, context: ElectionContext, host: Host, settings: EtcdSettings) -> None:
         self._settings = settings
@@ -81,6 +81,11 @@ class EtcdElection:
     async def mark_reboot_ran(self, job: str) -> bool:
         """See ``RebootLedger.mark_reboot_ran``."""
         return await self._lease.mark_reboot_ran(job)
+
+    @property
+    def claims(self) -> Claims | None:
+        """See ``Claimant.claims``."""
+        return self._lease.claims
 
     async def run(self, host: Host, *, task_status: Started) -> None:
         """See ``Election.run``. Raises ``PluginError`` before it starts with certificates that do not load."""

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from cronstable.api import Host, HttpStreams, InvalidSettings, Json, Seconds, SecretSource, StoreUnavailable
@@ -50,6 +51,14 @@ class _BadToken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Reply:
+    """What a member answered. ``at``: its clock then, wall seconds from the ``Date`` header, None when it sent none."""
+
+    body: Mapping[str, Json]
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Credentials:
     """An etcd user. The password is read each time it is needed, so that a rotated one counts."""
 
@@ -87,6 +96,10 @@ class Gateway:
 
     async def call(self, path: str, body: Mapping[str, Json]) -> Mapping[str, Json]:
         """POST ``body`` and give what came back, out of its ``result`` where the gateway streams."""
+        return (await self.ask(path, body)).body
+
+    async def ask(self, path: str, body: Mapping[str, Json]) -> Reply:
+        """As ``call``, with the clock of whoever answered."""
         failures: list[str] = []
         again = True
         while True:
@@ -148,7 +161,7 @@ class Gateway:
             except Refused as error:
                 raise StoreUnavailable(f"a watch was refused: {error}") from None
 
-    async def _ask(self, endpoint: str, path: str, body: Mapping[str, Json]) -> Mapping[str, Json]:
+    async def _ask(self, endpoint: str, path: str, body: Mapping[str, Json]) -> Reply:
         if self._credentials is not None and self._token is None and not self._open:
             await self._authenticate(endpoint, self._credentials)
         try:
@@ -166,7 +179,7 @@ class Gateway:
             raise StoreUnavailable(f"cluster.etcd.password: {error}") from None
         try:
             body: dict[str, Json] = {"name": credentials.username, "password": password}
-            token = (await self._post(endpoint, "/v3/auth/authenticate", body)).get("token")
+            token = (await self._post(endpoint, "/v3/auth/authenticate", body)).body.get("token")
         except Refused as error:
             if error.code == FAILED_PRECONDITION:
                 self._open = True
@@ -177,7 +190,7 @@ class Gateway:
             raise _TryElsewhere("it authenticated without giving a token")
         self._token = token
 
-    async def _post(self, endpoint: str, path: str, body: Mapping[str, Json]) -> Mapping[str, Json]:
+    async def _post(self, endpoint: str, path: str, body: Mapping[str, Json]) -> Reply:
         try:
             answer = await self._host.http.request(
                 "POST",
@@ -208,7 +221,7 @@ class Gateway:
             raise
         if answer.status != 200:
             raise _TryElsewhere(f"HTTP {answer.status}")
-        return found
+        return Reply(found, _date(answer.headers.get("date")))
 
     def _headers(self) -> dict[str, str]:
         headers = {"content-type": "application/json"}
@@ -230,6 +243,13 @@ def _result(body: Mapping[str, Json]) -> Mapping[str, Json]:
         raise Refused(_explained(str(message)), wire.number(details.get("grpc_code", details.get("code"))))
     result = body.get("result")
     return result if isinstance(result, Mapping) else body
+
+
+def _date(text: str | None) -> float | None:
+    try:
+        return None if text is None else parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _is_stale(error: Refused) -> bool:

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import anyio
 
-from cronstable.api import Grant, Held, Holder, Host, Json, Observation, Seconds, Seen, StoreUnavailable, Vacant
+from cronstable.api import (
+    Appended,
+    Fenced,
+    Grant,
+    Held,
+    Holder,
+    Host,
+    Json,
+    Observation,
+    Seconds,
+    Seen,
+    Span,
+    StoreUnavailable,
+    Vacant,
+)
 from cronstable_etcd import wire
-from cronstable_etcd.gateway import NOT_FOUND, Gateway, Refused
+from cronstable_etcd.claims import ClaimShelf
+from cronstable_etcd.client import Client
+from cronstable_etcd.entries import EntryShelf
+from cronstable_etcd.gateway import Gateway
 from cronstable_etcd.reboot import RebootShelf
 from cronstable_etcd.record import Bond, Keys, Standing, encode, fence_document, term_document
 
@@ -20,9 +37,12 @@ TRIES: Final = 3
 
 REMEMBERED: Final = 32
 
+ENTRY_TTLS: Final = 2
+"""An entry that stands still for one ttl is a dead process's; etcd keeps it a little longer (claims.md 16)."""
+
 
 class EtcdLeaseStore:
-    """``LeaseStore`` and ``RebootMarks`` over one election name. One instance per process and lease.
+    """``LeaseStore``, ``RebootMarks`` and ``ClaimLog`` over one election name. One instance per process and lease.
 
     ``ttl``: seconds asked for. ``watch``: how long ``observe`` may wait for the end of the term that it showed last
     (0: never).
@@ -30,11 +50,13 @@ class EtcdLeaseStore:
 
     def __init__(self, host: Host, gateway: Gateway, election: str, *, ttl: Seconds, watch: Seconds = 0.0) -> None:
         self._host = host
-        self._gateway = gateway
+        self._client = Client(host, gateway)
         self._keys = Keys.of(election)
         self._ttl = ttl
         self._watch = watch
-        self._shelf = RebootShelf(self._keys, self._transact)
+        self._shelf = RebootShelf(self._keys, self._client.transact)
+        self._claims = ClaimShelf(self._keys, self._client.transact)
+        self._entries = EntryShelf(host, self._client, self._keys, ENTRY_TTLS * ttl)
         self._highest = 0
         self._lease = 0
         self._nonces: tuple[str, ...] = ()
@@ -64,19 +86,21 @@ class EtcdLeaseStore:
                     return shown
                 wall = self._host.clock.now().wall
                 if not lease:
-                    lease, granted = await self._new_lease(ttl)
+                    lease, granted = await self._client.new_lease(ttl)
                 fence = max(self._highest + 1, int(wall))
                 grant = Grant(me, fence, nonce, granted, wall + granted)
                 answer = await self._create(standing, grant, lease)
                 if answer.succeeded:
                     held = True
                     self._highest = max(self._highest, fence)
-                    return Held(replace(grant, data=Bond(lease, answer.revision, answer.revision)))
+                    # A key that is written over keeps its create revision.
+                    created = standing.leader.create if standing.leader is not None else answer.revision
+                    return Held(replace(grant, data=Bond(lease, created, answer.revision)))
                 standing = Standing.of(answer)
             return self._show(standing)
         finally:
             if lease and not held:
-                await self._end(lease)
+                await self._client.end_lease(lease)
 
     async def renew(self, grant: Grant, *, nonce: str) -> Observation:
         """See ``LeaseStore.renew``. The transaction proves that the term is ours, then the keepalive extends it.
@@ -93,7 +117,7 @@ class EtcdLeaseStore:
         proven = await self._write_again(grant, wanted, bond)
         if not isinstance(proven, Bond):
             return proven
-        granted = await self._keep_alive(bond.lease)
+        granted = await self._client.keep_alive(bond.lease, self._ttl)
         if granted <= 0:
             self._ended = bond.lease
             return self._show(await self._look())
@@ -121,9 +145,9 @@ class EtcdLeaseStore:
         except StoreUnavailable:
             # A full store refuses that write, but not the end of a lease.
             if isinstance(grant.data, Bond) and not returned:
-                await self._end(grant.data.lease)
+                await self._client.end_lease(grant.data.lease)
             raise
-        await self._end(bond.lease)
+        await self._client.end_lease(bond.lease)
 
     # -- RebootMarks
 
@@ -133,16 +157,39 @@ class EtcdLeaseStore:
 
     async def mark_reboot(self, grant: Grant, job_set_id: str, job: str, *, nonce: str) -> bool:
         """See ``RebootMarks.mark_reboot``."""
-        bond = grant.data
-        if not isinstance(bond, Bond):
-            standing = await self._look()
-            shown, found = self._show(standing), standing.bond
-            # Not ``owns``: a renewal may have changed the nonce since ``grant`` was taken, and a mark needs none.
-            same = isinstance(shown, Seen) and _same_term(grant, shown)
-            if not same or found is None:
-                return False
-            bond = found
+        bond = await self._bond_of_term(grant)
+        if bond is None:
+            return False
         return await self._shelf.create(bond, grant, job_set_id, job, nonce)
+
+    # -- ClaimLog
+
+    async def append(self, grant: Grant, number: int, record: bytes) -> Appended:
+        """See ``ClaimLog.append``. Never ``Full``: an etcd out of space may refuse what it has written."""
+        bond = await self._bond_of_term(grant)
+        return Fenced() if bond is None else await self._claims.append(bond, number, record)
+
+    async def read(self, number: int) -> bytes | None:
+        """See ``ClaimLog.read``."""
+        return await self._claims.read(number)
+
+    async def span(self) -> Span:
+        """See ``ClaimLog.span``. No hint: etcd tells it as it is."""
+        return await self._claims.span()
+
+    async def trim(self, grant: Grant, first: int) -> None:
+        """See ``ClaimLog.trim``."""
+        bond = await self._bond_of_term(grant)
+        if bond is not None:
+            await self._claims.trim(bond, first)
+
+    async def put_entry(self, entry: bytes) -> None:
+        """See ``ClaimLog.put_entry``."""
+        await self._entries.put(entry)
+
+    async def entries(self) -> Sequence[bytes]:
+        """See ``ClaimLog.entries``."""
+        return await self._entries.all()
 
     @property
     def lease_id(self) -> int | None:
@@ -152,7 +199,7 @@ class EtcdLeaseStore:
     # -- what stands there
 
     async def _look(self) -> Standing:
-        answer = await self._transact((), self._keys.all_three)
+        answer = await self._client.transact((), self._keys.all_three)
         try:
             return Standing.of(answer)
         except wire.Malformed as error:
@@ -181,12 +228,23 @@ class EtcdLeaseStore:
         shown, bond = self._show(standing), standing.bond
         return bond if isinstance(shown, Seen) and grant.owns(shown.record) and bond is not None else shown
 
+    async def _bond_of_term(self, grant: Grant) -> Bond | None:
+        """The tie of ``grant``'s term, None when it is over.
+
+        Not ``owns``: a renewal may have changed the nonce since ``grant`` was taken, and marks and claims need none.
+        """
+        if isinstance(grant.data, Bond):
+            return grant.data
+        standing = await self._look()
+        shown = self._show(standing)
+        return standing.bond if isinstance(shown, Seen) and _same_term(grant, shown) else None
+
     # -- writes
 
     async def _create(self, standing: Standing, grant: Grant, lease: int) -> wire.Answer:
         keys = self._keys
         self._lease, self._nonces = lease, (grant.nonce,)
-        return await self._transact(
+        return await self._client.transact(
             standing.unchanged(keys),
             (
                 wire.put(keys.leader, encode(grant.holder.name), lease),
@@ -201,7 +259,7 @@ class EtcdLeaseStore:
         keys = self._keys
         shown: Seen | Vacant
         for _ in range(TRIES):
-            answer = await self._transact(
+            answer = await self._client.transact(
                 bond.is_last_writer(keys),
                 (
                     wire.put(keys.leader, encode(wanted.holder.name), bond.lease),
@@ -229,7 +287,7 @@ class EtcdLeaseStore:
     async def _let_go(self, grant: Grant, bond: Bond, returned: Sequence[str]) -> bool:
         keys = self._keys
         for _ in range(TRIES):
-            answer = await self._transact(
+            answer = await self._client.transact(
                 bond.is_last_writer(keys),
                 (
                     wire.put(keys.fence, fence_document(grant.fence, returned)),
@@ -254,34 +312,6 @@ class EtcdLeaseStore:
             self._lease, self._nonces = lease, ()
         self._nonces = (*self._nonces, nonce)[-REMEMBERED:]
 
-    # -- leases
-
-    async def _new_lease(self, ttl: Seconds) -> tuple[int, Seconds]:
-        """An etcd lease and for how long it was granted: never longer than asked for, whatever the answer says."""
-        body = await self._call("/v3/lease/grant", {"TTL": str(math.ceil(ttl))})
-        lease, granted = _numbers(body, "ID", "TTL")
-        if lease == 0 or granted <= 0:
-            raise StoreUnavailable("etcd granted no lease")
-        return lease, min(float(granted), ttl)
-
-    async def _keep_alive(self, lease: int) -> Seconds:
-        """Seconds that the lease lives from now on; 0 when it is over, which the answer says by leaving them out."""
-        try:
-            body = await self._gateway.call("/v3/lease/keepalive", {"ID": str(lease)})
-        except Refused as error:
-            if error.code == NOT_FOUND:
-                return 0.0
-            raise StoreUnavailable(f"keepalive: {error}") from None
-        (granted,) = _numbers(body, "TTL")
-        return max(0.0, min(float(granted), self._ttl))
-
-    async def _end(self, lease: int) -> None:
-        """Revoke, best effort: a lease that is left ends by itself, and one that ended already is an error to etcd."""
-        try:
-            await self._call("/v3/lease/revoke", {"ID": str(lease)})
-        except StoreUnavailable as error:
-            self._host.log.debug("cluster: an etcd lease runs out by itself: %s", error)
-
     # -- changes
 
     def _may_watch(self) -> bool:
@@ -294,7 +324,7 @@ class EtcdLeaseStore:
         begin = str(standing.revision + 1)
         request: dict[str, Json] = {"key": wire.b64(found.key), "start_revision": begin, "filters": ["NOPUT"]}
         try:
-            async with self._gateway.watch(request) as messages:
+            async with self._client.gateway.watch(request) as messages:
                 async for message in messages:
                     if message.get("events"):
                         return
@@ -321,44 +351,12 @@ class EtcdLeaseStore:
         if boot < self._put_by_hand[1] + self._ttl:
             return False
         compare = (wire.leased(found.key, 0), wire.modified(found.key, found.mod))
-        return (await self._transact(compare, (wire.delete(found.key),))).succeeded
-
-    # -- calls
-
-    async def _transact(
-        self,
-        compare: Sequence[wire.Comparison],
-        success: Sequence[wire.Operation],
-        failure: Sequence[wire.Operation] = (),
-    ) -> wire.Answer:
-        body = await self._call("/v3/kv/txn", wire.transaction(compare, success, failure))
-        try:
-            answer = wire.answer(body)
-        except wire.Malformed as error:
-            raise StoreUnavailable(
-                f"etcd answered a transaction with something else: {error}", ambiguous=True
-            ) from None
-        if not answer.succeeded and len(answer.found) < len(failure):
-            raise StoreUnavailable("etcd answered a transaction in part", ambiguous=True)
-        return answer
-
-    async def _call(self, path: str, body: Mapping[str, Json]) -> Mapping[str, Json]:
-        try:
-            return await self._gateway.call(path, body)
-        except Refused as error:
-            raise StoreUnavailable(f"{path.removeprefix('/v3/')}: {error}") from None
+        return (await self._client.transact(compare, (wire.delete(found.key),))).succeeded
 
 
 def _deleted_under(bond: Bond, standing: Standing) -> bool:
     """The leader key was deleted by hand; the term still hangs on the lease of ``bond``."""
     return standing.leader is None and standing.term is not None and standing.term.lease == bond.lease
-
-
-def _numbers(body: Mapping[str, Json], *keys: str) -> tuple[int, ...]:
-    try:
-        return tuple(wire.number(body.get(key)) for key in keys)
-    except wire.Malformed as error:
-        raise StoreUnavailable(f"etcd answered about a lease with something else: {error}") from None
 
 
 def _same_holder(one: Observation | None, other: Observation) -> bool:

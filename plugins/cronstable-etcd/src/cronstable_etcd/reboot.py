@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from cronstable.api import Grant
 from cronstable_etcd import wire
 from cronstable_etcd.record import Bond, Keys, mark_document, nonce_of
+from cronstable_etcd.wire import Transact
 
 KEPT: Final = 512
 """Marks kept over all job-set ids, the newest (reference 3.5)."""
 
 AT_ONCE: Final = 100
 """Keys deleted in one transaction; etcd allows 128 operations."""
-
-
-class Transact(Protocol):
-    """A transaction. Raises ``StoreUnavailable`` only."""
-
-    async def __call__(
-        self,
-        compare: Sequence[wire.Comparison],
-        success: Sequence[wire.Operation],
-        failure: Sequence[wire.Operation] = (),
-    ) -> wire.Answer: ...
 
 
 class RebootShelf:

@@ -24,12 +24,23 @@ class Keys:
     term: bytes
     fence: bytes
     marks: bytes
+    log: bytes
+    low: bytes
+    runs: bytes
 
     @classmethod
     def of(cls, election: str) -> Keys:
         """The keys of ``cluster.etcd.electionName``."""
         leader = encode(election)
-        return cls(leader, leader + b"/term", leader + b"/fence", leader + b"/reboot-ran/")
+        return cls(
+            leader=leader,
+            term=leader + b"/term",
+            fence=leader + b"/fence",
+            marks=leader + b"/reboot-ran/",
+            log=leader + b"/log/",
+            low=leader + b"/log-low",
+            runs=leader + b"/runs/",
+        )
 
     def marks_of(self, job_set_id: str) -> bytes:
         """The prefix of the @reboot marks of a job-set id."""
@@ -56,6 +67,10 @@ class Bond:
     def holds(self, keys: Keys) -> tuple[Comparison, ...]:
         """True while the term is this one's, whoever wrote last."""
         return wire.created(keys.leader, self.create), wire.leased(keys.leader, self.lease)
+
+    def is_of(self, leader: KeyValue | None) -> bool:
+        """Whether ``leader``, as it was found, is this term's: what ``holds`` compares."""
+        return leader is not None and (leader.create, leader.lease) == (self.create, self.lease)
 
     def is_last_writer(self, keys: Keys) -> tuple[Comparison, ...]:
         """True while nobody wrote since."""

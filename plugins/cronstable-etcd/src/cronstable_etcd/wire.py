@@ -9,7 +9,7 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from cronstable.api import Json
 
@@ -36,11 +36,26 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A transaction's outcome: at which revision, and what each range found, in order."""
+    """A transaction's outcome: at which revision, and what each range found, in order.
+
+    ``at``: the clock of the member that answered, wall seconds, None when it did not say.
+    """
 
     succeeded: bool
     revision: int
     found: tuple[tuple[KeyValue, ...], ...]
+    at: float | None = None
+
+
+class Transact(Protocol):
+    """Carries out a transaction. Raises ``StoreUnavailable`` only."""
+
+    async def __call__(
+        self,
+        compare: Sequence[Comparison],
+        success: Sequence[Operation],
+        failure: Sequence[Operation] = (),
+    ) -> Answer: ...
 
 
 def absent(key: bytes) -> Comparison:
@@ -79,9 +94,22 @@ def names(prefix: bytes) -> Operation:
     return {"request_range": {"key": b64(prefix), "range_end": b64(after(prefix)), "keys_only": True, **order}}
 
 
+def scan(start: bytes, end: bytes, *, limit: int = 0, bare: bool = False, newest_first: bool = False) -> Operation:
+    """Keys from ``start`` to before ``end`` in their order. ``limit`` 0: all; ``bare``: without their values."""
+    request: dict[str, Json] = {"key": b64(start), "range_end": b64(end), "limit": str(limit), "keys_only": bare}
+    if newest_first:
+        request |= {"sort_order": "DESCEND", "sort_target": "KEY"}
+    return {"request_range": request}
+
+
 def delete(key: bytes) -> Operation:
     """Remove ``key``."""
     return {"request_delete_range": {"key": b64(key)}}
+
+
+def delete_all(start: bytes, end: bytes) -> Operation:
+    """Remove all keys from ``start`` to before ``end``."""
+    return {"request_delete_range": {"key": b64(start), "range_end": b64(end)}}
 
 
 def transaction(
@@ -91,14 +119,14 @@ def transaction(
     return {"compare": _plain(compare), "success": _plain(success), "failure": _plain(failure)}
 
 
-def answer(body: Mapping[str, Json]) -> Answer:
-    """Read the answer to a transaction. Raises ``Malformed``."""
+def answer(body: Mapping[str, Json], at: float | None = None) -> Answer:
+    """Read the answer to a transaction, given at ``at``. Raises ``Malformed``."""
     found: list[tuple[KeyValue, ...]] = []
     for response in _items(body.get("responses")):
         ranged = response.get("response_range")
         if isinstance(ranged, Mapping):
             found.append(tuple(_key_value(kv) for kv in _items(ranged.get("kvs"))))
-    return Answer(body.get("succeeded") is True, revision(body), tuple(found))
+    return Answer(body.get("succeeded") is True, revision(body), tuple(found), at)
 
 
 def revision(body: Mapping[str, Json]) -> int:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +197,50 @@ def read_back() -> Callable[[Mapping[bytes, bytes], bytes], LeaseRecord | None]:
         return LeaseRecord(holder, term["fence"], term["nonce"], term["ttl"])
 
     return read
+
+
+ROOT = {"name": "root", "password": "r00t"}
+
+
+async def enable_auth(cluster: Any, **kw: Any) -> None:
+    """A root, and a user ``cron`` that may read and write below ``cron/`` only."""
+    end = {"key": base64.b64encode(b"cron/").decode(), "range_end": base64.b64encode(b"cron0").decode()}
+    for path, body in (
+        ("user/add", ROOT),
+        ("user/grant", {"user": "root", "role": "root"}),
+        ("role/add", {"name": "elector"}),
+        ("role/grant", {"name": "elector", "perm": {"permType": "READWRITE", **end}}),
+        ("user/add", {"name": "cron", "password": "s3cret"}),
+        ("user/grant", {"user": "cron", "role": "elector"}),
+        ("enable", {}),
+    ):
+        answer = await cluster.call(f"/v3/auth/{path}", body, timeout=20, **kw)
+        assert answer["status"] == 200, (path, answer)
+
+
+@pytest.fixture
+def with_users() -> Callable[..., Awaitable[None]]:
+    """Switch authentication on; afterwards ``cron`` may do what a daemon needs below ``cron/``."""
+    return enable_auth
+
+
+class UsersCluster(Cluster):
+    """One member with authentication, talked to as root."""
+
+    token: str | None = None
+
+    async def as_root(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        if self.token is None:
+            await self.ready()
+            await enable_auth(self)
+            self.token = (await self.call("/v3/auth/authenticate", ROOT, timeout=20))["token"]
+        return await self.call(path, body, timeout=20, headers={"authorization": self.token})
+
+
+@pytest.fixture(scope="session")
+def shared_users_etcd(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UsersCluster]:
+    """One member with authentication for all tests that only need an election name of their own."""
+    cluster = UsersCluster(tmp_path_factory.mktemp("etcd-users"))
+    cluster.start()
+    yield cluster
+    cluster.stop()

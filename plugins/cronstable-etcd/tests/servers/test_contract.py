@@ -1,4 +1,4 @@
-"""The contracts of a lease store and of @reboot marks, over the model and a real etcd; elections in virtual time."""
+"""The contracts of lease, @reboot marks and claim log, over the model and a real etcd; elections in virtual time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from cronstable_etcd import CAPABILITIES
 from cronstable_etcd.backend import make
+from cronstable_etcd.gateway import Credentials
 from cronstable_etcd.settings import parse
 
-from cronstable.api import Election, LeaseRecord, LeaseStore
+from cronstable.api import Election, LeaseRecord, LeaseStore, SecretSource
+from cronstable.testing.claims_contract import ClaimLogContract
 from cronstable.testing.election_contract import ElectionContract, LeaseWorld
 from cronstable.testing.host import FakeHost
 from cronstable.testing.lease_contract import LeaseDoor, LeaseStoreContract
@@ -64,13 +66,13 @@ class ModelDoor:
 class RealDoor:
     """Front and back door of one election name of a real etcd."""
 
-    def __init__(self, cluster: Any, make_real: Any, read: Any) -> None:
-        self._cluster, self._make, self._read = cluster, make_real, read
-        self._name = f"contract-{next(NUMBERS)}/leader"
+    def __init__(self, cluster: Any, make_real: Any, read: Any, credentials: Credentials | None = None) -> None:
+        self._cluster, self._make, self._read, self._credentials = cluster, make_real, read, credentials
+        self._name = f"cron/contract-{next(NUMBERS)}/leader"
         self._gateways: list[Any] = []
 
     def store(self) -> LeaseStore:
-        real = self._make(self._cluster.urls, self._name, post_timeout=20.0)
+        real = self._make(self._cluster.urls, self._name, post_timeout=20.0, credentials=self._credentials)
         self._gateways.append(real.gateway)
         store: LeaseStore = real.store
         return store
@@ -78,17 +80,25 @@ class RealDoor:
     async def record(self) -> LeaseRecord | None:
         name = self._name.encode()
         key, end = (base64.b64encode(text).decode() for text in (name, name + b"0"))
-        found = await self._cluster.call("/v3/kv/range", {"key": key, "range_end": end}, timeout=20)
+        found = await self._call("range", {"key": key, "range_end": end})
         keys = {base64.b64decode(kv["key"]): base64.b64decode(kv["value"]) for kv in found.get("kvs", [])}
         record: LeaseRecord | None = self._read(keys, name)
         return record
 
     async def delete(self) -> None:
-        await self._cluster.call("/v3/kv/deleterange", {"key": self._key}, timeout=20)
+        await self._call("deleterange", {"key": self._key})
 
     async def garble(self) -> None:
         value = base64.b64encode(b"garbage").decode()
-        await self._cluster.call("/v3/kv/put", {"key": self._key, "value": value}, timeout=20)
+        await self._call("put", {"key": self._key, "value": value})
+
+    async def _call(self, name: str, body: dict[str, str]) -> dict[str, Any]:
+        if self._credentials is not None:
+            answer: dict[str, Any] = await self._cluster.as_root(f"/v3/kv/{name}", body)
+        else:
+            answer = await self._cluster.call(f"/v3/kv/{name}", body, timeout=20)
+        assert answer["status"] == 200, answer
+        return answer
 
     @property
     def _key(self) -> str:
@@ -119,6 +129,20 @@ class TestEtcdLease(LeaseStoreContract):
 
 class TestEtcdMarks(RebootMarksContract):
     """The marks."""
+
+
+class TestEtcdClaims(ClaimLogContract):
+    """The claim log."""
+
+
+@pytest.mark.integration
+class TestEtcdClaimsOfAUser(ClaimLogContract):
+    """The claim log of an etcd with authentication, by a user that may touch nothing but its own prefix."""
+
+    @pytest.fixture
+    async def door(self, shared_users_etcd: Any, real: Any, read_back: Any) -> LeaseDoor:
+        await shared_users_etcd.as_root("/v3/kv/range", {"key": "eA=="})
+        return RealDoor(shared_users_etcd, real, read_back, Credentials("cron", SecretSource(value="s3cret")))
 
 
 class TestStoreUnderTheDriver(ElectionContract):

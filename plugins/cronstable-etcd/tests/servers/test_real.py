@@ -227,30 +227,16 @@ async def test_without_a_majority_of_members_nothing_is_granted(make_cluster: An
 # -- authentication
 
 
-async def enable_auth(cluster: Any, **kw: Any) -> None:
-    """A root, and a user ``cron`` that may read and write below ``cron/`` only."""
-    end = {"key": base64.b64encode(b"cron/").decode(), "range_end": base64.b64encode(b"cron0").decode()}
-    for path, body in (
-        ("user/add", {"name": "root", "password": "r00t"}),
-        ("user/grant", {"user": "root", "role": "root"}),
-        ("role/add", {"name": "elector"}),
-        ("role/grant", {"name": "elector", "perm": {"permType": "READWRITE", **end}}),
-        ("user/add", {"name": "cron", "password": "s3cret"}),
-        ("user/grant", {"user": "cron", "role": "elector"}),
-        ("enable", {}),
-    ):
-        answer = await cluster.call(f"/v3/auth/{path}", body, timeout=20, **kw)
-        assert answer["status"] == 200, (path, answer)
-
-
 def cron(password: str = "s3cret") -> Credentials:
     return Credentials("cron", SecretSource(value=password))
 
 
-async def test_a_user_elects_below_its_own_prefix_and_nowhere_else(make_cluster: Any, real: Any) -> None:
+async def test_a_user_elects_below_its_own_prefix_and_nowhere_else(
+    make_cluster: Any, real: Any, with_users: Any
+) -> None:
     cluster = make_cluster()
     await cluster.ready()
-    await enable_auth(cluster)
+    await with_users(cluster)
     store = real(cluster.urls, "cron/leader", ttl=LONG, credentials=cron()).store
     waiting = real(cluster.urls, "cron/leader", ttl=LONG, credentials=cron(), watch=10 * PATIENCE).store
     grant = await renewed(store, await win(store), "n1")
@@ -268,10 +254,12 @@ async def test_a_user_elects_below_its_own_prefix_and_nowhere_else(make_cluster:
         await real(cluster.urls, "cron/leader").store.observe()
 
 
-async def test_b28_b29_a_token_that_expired_is_replaced_and_the_lease_kept(make_cluster: Any, real: Any) -> None:
+async def test_b28_b29_a_token_that_expired_is_replaced_and_the_lease_kept(
+    make_cluster: Any, real: Any, with_users: Any
+) -> None:
     cluster = make_cluster(extra=["--auth-token-ttl", "1"])
     await cluster.ready()
-    await enable_auth(cluster)
+    await with_users(cluster)
     one = real(cluster.urls, "cron/leader", ttl=LONG, credentials=cron())
     grant = await win(one.store)
     lease, token = one.store.lease_id, one.gateway._token
@@ -288,13 +276,15 @@ async def test_b28_b29_a_token_that_expired_is_replaced_and_the_lease_kept(make_
     assert (one.store.lease_id, grant.fence) == (lease, grant.fence)
 
 
-async def test_authentication_that_is_switched_on_later_is_met_with_a_token(make_cluster: Any, real: Any) -> None:
+async def test_authentication_that_is_switched_on_later_is_met_with_a_token(
+    make_cluster: Any, real: Any, with_users: Any
+) -> None:
     cluster = make_cluster()
     await cluster.ready()
     one = real(cluster.urls, "cron/leader", ttl=LONG, credentials=cron())
     grant = await win(one.store)
     assert one.host.logged("no authentication enabled")
-    await enable_auth(cluster)
+    await with_users(cluster)
     await renewed(one.store, grant, "n1")
 
 
@@ -391,12 +381,12 @@ async def test_certificates_that_are_rotated_cost_neither_lease_nor_term(
 
 
 async def test_b38_a_certificate_with_a_common_name_under_auth_is_explained(
-    make_cluster: Any, real: Any, authority: Authority
+    make_cluster: Any, real: Any, with_users: Any, authority: Authority
 ) -> None:
     plain = authority.context()
     cluster = make_cluster(scheme="https", extra=authority.flags)
     await cluster.ready(tls=plain)
-    await enable_auth(cluster, tls=plain)
+    await with_users(cluster, tls=plain)
     good = real(cluster.urls, "cron/leader", files=authority.files, credentials=cron(), ttl=LONG)
     await good.tls.load()
     await win(good.store)
@@ -414,11 +404,11 @@ async def test_b38_a_certificate_with_a_common_name_under_auth_is_explained(
 
 
 async def test_the_backend_as_configured_leads_with_user_and_tls_and_survives_a_new_password(
-    make_cluster: Any, real: Any, authority: Authority, tmp_path: Path
+    make_cluster: Any, real: Any, with_users: Any, authority: Authority, tmp_path: Path
 ) -> None:
     cluster = make_cluster(scheme="https", extra=authority.flags)
     await cluster.ready(tls=authority.context())
-    await enable_auth(cluster, tls=authority.context())
+    await with_users(cluster, tls=authority.context())
     password = tmp_path / "password"
     password.write_text("s3cret\n")
     files = authority.files
