@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import islice
 
 import anyio
 
@@ -11,21 +13,44 @@ from cronstable.core.runs import Line
 from cronstable.runtime.capture import LineBatch
 
 LINES_PER_RUN = 2_000
+CHARACTERS_PER_RUN = 1 << 20
+"""A run's last line is kept whatever its length, up to ``LONGEST_LINE``."""
+LONGEST_LINE = 1 << 16
+"""Characters of a line for those who read along; what is longer is cut, and says so."""
 FINISHED_RUNS = 256
+CHARACTERS_OF_FINISHED = 16 << 20
+READ_AT_ONCE = 128
+"""Lines that a reader takes hold of at once: one that reads slowly must not keep alive what is long overwritten."""
 
 
 class _Buffer:
-    __slots__ = ("done", "lines", "waiting")
+    __slots__ = ("done", "lines", "size", "waiting")
 
     def __init__(self) -> None:
-        self.lines: deque[Line] = deque(maxlen=LINES_PER_RUN)
+        self.lines: deque[Line] = deque()
+        self.size = 0
         self.done = False
         self.waiting: list[anyio.Event] = []
+
+    def add(self, batch: LineBatch) -> None:
+        for line in batch.lines(LINES_PER_RUN):
+            kept = line if len(line.text) <= LONGEST_LINE else _cut(line)
+            self.lines.append(kept)
+            self.size += len(kept.text)
+        while len(self.lines) > LINES_PER_RUN or (self.size > CHARACTERS_PER_RUN and len(self.lines) > 1):
+            self.size -= len(self.lines.popleft().text)
+        self.notify()
 
     def notify(self) -> None:
         waiting, self.waiting = self.waiting, []
         for event in waiting:
             event.set()
+
+    def after(self, number: int) -> list[Line]:
+        """The oldest lines above ``number``; numbers grow, so that at most the difference of lines are new."""
+        unseen = 0 if not self.lines else self.lines[-1].number - number
+        tail = islice(self.lines, max(0, len(self.lines) - unseen), None) if unseen > 0 else ()
+        return list(islice((line for line in tail if line.number > number), READ_AT_ONCE))
 
 
 class OutputHub:
@@ -34,6 +59,7 @@ class OutputHub:
     def __init__(self) -> None:
         self._buffers: OrderedDict[str, _Buffer] = OrderedDict()
         self._finished = 0
+        self._finished_size = 0
 
     def open(self, run_id: str) -> None:
         """A run begins."""
@@ -41,9 +67,7 @@ class OutputHub:
 
     def extend(self, run_id: str, batch: LineBatch) -> None:
         """Lines came out of a run that was opened."""
-        buffer = self._buffers[run_id]
-        buffer.lines.extend(batch.lines(LINES_PER_RUN))
-        buffer.notify()
+        self._buffers[run_id].add(batch)
 
     def close(self, run_id: str) -> None:
         """The output of a run is complete; readers end, and old finished runs are forgotten."""
@@ -52,26 +76,29 @@ class OutputHub:
         buffer.notify()
         self._buffers.move_to_end(run_id)
         self._finished += 1
-        if self._finished > FINISHED_RUNS:
-            for old, candidate in self._buffers.items():
-                if candidate.done:
-                    del self._buffers[old]
-                    self._finished -= 1
-                    break
+        self._finished_size += buffer.size
+        while self._finished > FINISHED_RUNS or (self._finished > 1 and self._finished_size > CHARACTERS_OF_FINISHED):
+            old = next(name for name, candidate in self._buffers.items() if candidate.done)
+            self._finished_size -= self._buffers.pop(old).size
+            self._finished -= 1
 
     async def read(self, run_id: str, after: int = 0) -> AsyncIterator[Line]:
         """Lines numbered above ``after``, live; nothing for a run that is not remembered."""
         buffer = self._buffers.get(run_id)
         last = after
         while buffer is not None:
-            seen = len(buffer.lines), buffer.lines[-1].number if buffer.lines else 0
-            for line in tuple(buffer.lines):
-                if line.number > last:
-                    last = line.number
-                    yield line
-            if buffer.done and (not buffer.lines or buffer.lines[-1].number <= last):
+            lines = buffer.after(last)
+            for line in lines:
+                last = line.number
+                yield line
+            if lines:
+                continue
+            if buffer.done:
                 return
-            if seen == (len(buffer.lines), buffer.lines[-1].number if buffer.lines else 0):
-                event = anyio.Event()
-                buffer.waiting.append(event)
-                await event.wait()
+            event = anyio.Event()
+            buffer.waiting.append(event)
+            await event.wait()
+
+
+def _cut(line: Line) -> Line:
+    return replace(line, text=f"{line.text[:LONGEST_LINE]} [.... {len(line.text) - LONGEST_LINE} characters more]")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
 DEADLINE = 60.0
-ANSWER = re.compile(r"^### GET (\S+)\n.*?```json\n(.*?)```", re.DOTALL | re.MULTILINE)
+ANSWER = re.compile(r"^### GET (\S+)\n(?:(?!^###).)*?```json\n(.*?)```", re.DOTALL | re.MULTILINE)
 ANSWERS = ANSWER.findall(PAGE.read_text(encoding="utf-8"))
 
 

@@ -63,8 +63,9 @@ class WebService:
         """
         settings = self._settings
         guard = Guard(settings.tokens, settings.anonymous, host.clock, host.log)
+        api = Api(host, settings, guard)
         runner = web.AppRunner(
-            Api(host, settings, guard).application(),
+            api.application(),
             access_log=None,
             logger=ServerLog(logging.getLogger("aiohttp.server")),
             handle_signals=False,
@@ -76,11 +77,13 @@ class WebService:
         try:
             await runner.setup()
             await self._open(listeners, host)
-            task_status.started()
-            while True:
-                await host.clock.sleep(PASS)
-                await listeners.rotate_tls()
-                await self._open(listeners, host)
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(api.events.run)
+                task_status.started()
+                while True:
+                    await host.clock.sleep(PASS)
+                    await listeners.rotate_tls()
+                    await self._open(listeners, host)
         finally:
             with anyio.move_on_after(CLEANUP, shield=True):
                 await runner.cleanup()

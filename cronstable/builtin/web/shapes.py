@@ -12,16 +12,25 @@ from datetime import UTC, datetime
 from cronstable.api import (
     ClusterPolicy,
     ClusterView,
+    Decided,
     DecisionRecord,
+    Event,
     HostSnapshot,
     Job,
     Json,
     Lateness,
+    LeaderChanged,
     LeaseView,
     Outcome,
+    Pause,
     PeerView,
+    QuorumChanged,
+    Reloaded,
     Resources,
+    RunFinished,
+    RunKey,
     RunRecord,
+    RunStarted,
     describe,
 )
 
@@ -108,14 +117,9 @@ def runs_document(name: str, records: Sequence[RunRecord], node: str) -> dict[st
 
 def _which(record: RunRecord) -> dict[str, Json]:
     """Which attempt at which occurrence a row is about; of a skip there is no more than its scheduled time."""
-    key = record.key
-    started = key.run_id != ""
-    return {
-        "run_id": key.run_id if started else None,
-        "scheduled_at": iso(key.scheduled_at),
-        "attempt": key.attempt if started else None,
-        "trigger": key.trigger.value if started else None,
-    }
+    if record.key.run_id:
+        return _key(record.key)
+    return {"run_id": None, "scheduled_at": iso(record.key.scheduled_at), "attempt": None, "trigger": None}
 
 
 def decisions_body(name: str, records: Sequence[DecisionRecord]) -> bytes:
@@ -168,10 +172,61 @@ def job_parts(snapshot: HostSnapshot, job: Job) -> tuple[dict[str, Json], dict[s
         "schedule_findings": schedule_findings(job),
         "last_run": run_entry(history[-1]) if history else None,
         "history": [{"outcome": r.outcome.value, "duration": _seconds(r.duration)} for r in history],
-        "paused": None if paused is None else {"until": iso(paused.until), "note": paused.note},
+        "paused": None if paused is None else pause_entry(paused),
         **_conditional(snapshot, job),
     }
     return before, after
+
+
+def pause_entry(pause: Pause) -> dict[str, Json]:
+    """A pause: since when and until when, and who asked for it."""
+    return {
+        "since": iso(pause.since),
+        "until": iso(pause.until),
+        "note": pause.note,
+        "by": pause.by,
+        "channel": pause.channel,
+    }
+
+
+def activity_document(snapshot: HostSnapshot, limit: int | None) -> dict[str, Json]:
+    """GET /activity: the runs of every job that has any, newest first; skips are no runs."""
+    jobs: dict[str, Json] = {}
+    for name in snapshot.jobs:
+        runs = [r for r in snapshot.history.get(name, ()) if r.outcome is not Outcome.SKIPPED]
+        if runs:
+            jobs[name] = [
+                {"started_at": iso(r.started_at), "finished_at": iso(r.finished_at), "outcome": r.outcome.value}
+                for r in reversed(runs if limit is None else runs[-limit:])
+            ]
+    return {"jobs": jobs}
+
+
+def event_data(event: Event) -> dict[str, Json]:
+    """What GET /events says of an event."""
+    match event:
+        case RunStarted(run):
+            return {"job": run.key.job, **_key(run.key), "pid": run.pid, "started_at": iso(run.started_at)}
+        case RunFinished(record):
+            return {"job": record.key.job, **_which(record), **run_entry(record)}
+        case Decided(decided):
+            return {"job": decided.job, **decision_entry(decided)}
+        case LeaderChanged():
+            who: dict[str, Json] = {"node": event.node, "is_leader": event.is_leader, "leader": event.leader}
+            return {**who, "reason": event.reason, "at": iso(event.at)}
+        case QuorumChanged():
+            return {"node": event.node, "quorate": event.quorate, "reason": event.reason, "at": iso(event.at)}
+        case Reloaded():
+            return {"ok": event.ok, "error": event.error, "job_set_id": event.job_set_id, "at": iso(event.at)}
+
+
+def _key(key: RunKey) -> dict[str, Json]:
+    return {
+        "run_id": key.run_id,
+        "scheduled_at": iso(key.scheduled_at),
+        "attempt": key.attempt,
+        "trigger": key.trigger.value,
+    }
 
 
 def job_entry(snapshot: HostSnapshot, job: Job, wall: float) -> dict[str, Json]:

@@ -27,16 +27,21 @@ from cronstable.api import (
     CommandOutcome,
     DecisionRecord,
     Done,
+    Event,
     HostSnapshot,
     Instant,
     Job,
     JobOptions,
+    Line,
     NoSuchJob,
     ReloadHealth,
     Schedule,
 )
 from cronstable.builtin.web.service import make
 from cronstable.builtin.web.settings import parse
+from cronstable.runtime.bus import EventBus
+from cronstable.runtime.output import OutputHub
+from cronstable.testing.host import SeededIds
 
 NOON = 1_800_000_000.0
 DEADLINE = 20.0
@@ -83,6 +88,9 @@ class FakeHost:
         self.decided: list[DecisionRecord] = []
         self.broken = False
         self.stuck = False
+        self.ids = SeededIds("node-a")
+        self.bus = EventBus(self.log)
+        self.hub = OutputHub()
         self.state = HostSnapshot(
             version="2.0.0",
             node_name="node-a",
@@ -118,6 +126,12 @@ class FakeHost:
 
     def decisions(self, job: str, limit: int = 100) -> Sequence[DecisionRecord]:
         return [record for record in reversed(self.decided) if record.job == job][:limit]
+
+    def events(self, *kinds: type[Event]) -> AsyncIterator[Event]:
+        return self.bus.subscribe(*kinds)
+
+    def output(self, run_id: str, after: int = 0) -> AsyncIterator[Line]:
+        return self.hub.read(run_id, after)
 
     async def do(self, command: Command, by: Actor) -> CommandOutcome:
         self.commands.append((command, by))

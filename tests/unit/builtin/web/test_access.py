@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from cronstable.api import Shutdown, StartRun
-from cronstable.builtin.web import app
+from cronstable.builtin.web import app, site
 from cronstable.builtin.web.auth import Caller, Guard, Unauthorized, foreign_origin
 from cronstable.builtin.web.settings import ALL_SCOPES, Token
 
@@ -249,7 +249,7 @@ async def test_a_client_that_leaves_before_its_answer_is_no_error(
 async def test_a_command_that_takes_too_long_is_504(
     serve: Any, host: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "COMMAND_TIMEOUT", 0.01)
+    monkeypatch.setattr(site, "COMMAND_TIMEOUT", 0.01)
     host.add(make_job("a"))
     host.stuck = True
     async with serve() as call:

@@ -1,0 +1,197 @@
+"""The endpoints that tell what is: the documents of reference 7.2 that need no more than a snapshot."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+from aiohttp import web
+
+from cronstable.builtin.web import shapes
+from cronstable.builtin.web.answers import (
+    accepts_gzip,
+    accepts_json,
+    error_answer,
+    json_answer,
+    json_bytes,
+    limit_of,
+    matches,
+)
+from cronstable.builtin.web.documents import ClusterDocument, JobsDocument, Rendered
+from cronstable.builtin.web.resources import resources_document
+from cronstable.builtin.web.routes import JSON, LIMIT, TEXT, Route
+from cronstable.builtin.web.settings import ALL_SCOPES
+from cronstable.builtin.web.site import Site
+
+OFF_LOOP: Final = 10.0
+"""Seconds for a document that is made in a thread."""
+GZIP_FROM: Final = 1024
+"""Bytes below which compressing is not worth it."""
+
+
+class Reading:
+    """Handlers of GET, for one site."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._jobs = JobsDocument()
+        self._cluster = ClusterDocument()
+        self._zipped: tuple[Rendered, bytes] | None = None
+
+    def routes(self) -> Iterable[Route]:
+        """Every endpoint of this module."""
+        limited = (200, 400, 404)
+        yield Route("GET", "/version", self.version, "The version", media=(TEXT,))
+        yield Route("GET", "/status", self.status, "A line for each job", answer="Status", media=(TEXT, JSON))
+        yield Route("GET", "/summary", self.summary, "Counts, the next run, the cluster in short", answer="Summary")
+        yield Route("GET", "/jobs", self.jobs, "All jobs", (200, 304), "Jobs")
+        yield Route("GET", "/jobs/{name}", self.job, "One job", (200, 404), "Job")
+        yield Route("GET", "/jobs/{name}/runs", self.runs, "The last runs and skips", limited, "Runs", query=(LIMIT,))
+        yield Route(
+            "GET",
+            "/jobs/{name}/decisions",
+            self.decisions,
+            "Why it ran or did not",
+            limited,
+            "Decisions",
+            query=(LIMIT,),
+        )
+        yield Route(
+            "GET", "/jobs/{name}/resources", self.resources, "What its runs used", limited, "Resources", query=(LIMIT,)
+        )
+        yield Route(
+            "GET", "/activity", self.activity, "Recent runs of all jobs", (200, 304, 400), "Activity", query=(LIMIT,)
+        )
+        yield Route("GET", "/cluster", self.cluster, "What this node believes about the cluster", answer="Cluster")
+        yield Route("GET", "/fleet", self.fleet, "What every node runs", (200, 304), "Fleet")
+        yield Route(
+            "GET", "/job-set-id", self.job_set_id, "The ID of the job set", answer="JobSetId", media=(TEXT, JSON)
+        )
+        yield Route("GET", "/whoami", self.whoami, "The caller and its scopes", answer="Whoami")
+        yield Route("GET", "/healthz", self.healthz, "The process is alive", answer="Health", open=True)
+        yield Route("GET", "/readyz", self.readyz, "It does its work", (200, 503), "Health", open=True)
+
+    async def version(self, request: web.Request) -> web.Response:
+        """GET /version."""
+        return web.Response(text=self._site.host.snapshot().version)
+
+    async def status(self, request: web.Request) -> web.Response:
+        """GET /status: lines, or JSON for who asks for it."""
+        entries = shapes.status_entries(self._site.host.snapshot(), self._site.wall())
+        if accepts_json(request):
+            return json_answer([*entries])
+        return web.Response(text=shapes.status_text(entries))
+
+    async def summary(self, request: web.Request) -> web.Response:
+        """GET /summary."""
+        return json_answer(shapes.summary(self._site.host.snapshot(), self._site.wall()))
+
+    async def jobs(self, request: web.Request) -> web.Response:
+        """GET /jobs, with an entity tag and compressed for who takes it."""
+        rendered = await self._jobs.render(self._site.host.snapshot(), self._site.wall())
+        headers = {"ETag": rendered.etag, "Vary": "Accept-Encoding"}
+        if matches(request, rendered.etag):
+            return web.Response(status=304, headers=headers)
+        if len(rendered.body) < GZIP_FROM or not accepts_gzip(request):
+            return web.Response(body=rendered.body, content_type="application/json", headers=headers)
+        body = await self._compressed(rendered)
+        return web.Response(body=body, content_type="application/json", headers={**headers, "Content-Encoding": "gzip"})
+
+    async def job(self, request: web.Request) -> web.Response:
+        """GET /jobs/{name}."""
+        snapshot, job = self._site.find(request)
+        return json_answer(shapes.job_entry(snapshot, job, self._site.wall()))
+
+    async def runs(self, request: web.Request) -> web.Response:
+        """GET /jobs/{name}/runs?limit=N: the newest runs that this node remembers."""
+        snapshot, job = self._site.find(request)
+        history = snapshot.history.get(job.name, ())
+        limit = limit_of(request)
+        recent = history if limit is None else history[-limit:]
+        return json_answer(shapes.runs_document(job.name, recent, snapshot.node_name))
+
+    async def decisions(self, request: web.Request) -> web.Response:
+        """GET /jobs/{name}/decisions?limit=N: why it ran here or did not. Made off the loop: it may be long."""
+        _, job = self._site.find(request)
+        limit = limit_of(request)
+        records = self._site.host.decisions(job.name) if limit is None else self._site.host.decisions(job.name, limit)
+        body = await self._site.host.threads.run(
+            lambda: shapes.decisions_body(job.name, records), timeout=OFF_LOOP, lane="web"
+        )
+        return json_bytes(body)
+
+    async def resources(self, request: web.Request) -> web.Response:
+        """GET /jobs/{name}/resources?limit=N: the samples of living runs and of the newest. Off the loop as well."""
+        snapshot, job = self._site.find(request)
+        history = [record for record in snapshot.history.get(job.name, ()) if record.resources is not None]
+        limit = limit_of(request)
+        recent = history if limit is None else history[-limit:]
+        body = await self._site.host.threads.run(
+            lambda: shapes.dumps(resources_document(snapshot, job, recent)), timeout=OFF_LOOP, lane="web"
+        )
+        return json_bytes(body)
+
+    async def activity(self, request: web.Request) -> web.Response:
+        """GET /activity?limit=N: the newest runs of every job, with an entity tag. Made off the loop."""
+        snapshot, limit = self._site.host.snapshot(), limit_of(request)
+        body = await self._site.host.threads.run(
+            lambda: shapes.dumps(shapes.activity_document(snapshot, limit)), timeout=OFF_LOOP, lane="web"
+        )
+        return self._tagged(request, body)
+
+    async def cluster(self, request: web.Request) -> web.Response:
+        """GET /cluster."""
+        return json_bytes(self._cluster.render(self._site.host.snapshot()))
+
+    async def fleet(self, request: web.Request) -> web.Response:
+        """GET /fleet, with an entity tag."""
+        return self._tagged(request, shapes.dumps(shapes.fleet_document(self._site.host.snapshot())))
+
+    async def job_set_id(self, request: web.Request) -> web.Response:
+        """GET /job-set-id: text, or JSON for who asks for it."""
+        snapshot = self._site.host.snapshot()
+        if accepts_json(request):
+            return json_answer({"job_set_id": snapshot.job_set_id, "jobs": len(snapshot.jobs)})
+        return web.Response(text=snapshot.job_set_id)
+
+    async def whoami(self, request: web.Request) -> web.Response:
+        """GET /whoami."""
+        caller = self._site.caller(request)
+        return json_answer(
+            {
+                "authenticated": caller.authenticated,
+                "label": caller.label,
+                "scopes": [*sorted(caller.scopes)],
+                "allScopes": caller.scopes == ALL_SCOPES,
+            }
+        )
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        """GET /healthz: the event loop runs, or this could not be answered."""
+        return json_answer({"status": "ok"})
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        """GET /readyz: 503 with the reason until this node does its work."""
+        reason = shapes.not_ready(self._site.host.snapshot())
+        return json_answer({"status": "ready"}) if reason is None else error_answer(503, reason)
+
+    def _tagged(self, request: web.Request, body: bytes) -> web.Response:
+        """The document, or 304 for who has it."""
+        etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+        if matches(request, etag):
+            return web.Response(status=304, headers={"ETag": etag})
+        answer = json_bytes(body)
+        answer.headers["ETag"] = etag
+        return answer
+
+    async def _compressed(self, rendered: Rendered) -> bytes:
+        """The body compressed, off the event loop, once per rendered list."""
+        if self._zipped is None or self._zipped[0] is not rendered:
+            body = await self._site.host.threads.run(
+                lambda: gzip.compress(rendered.body, compresslevel=1, mtime=0), timeout=OFF_LOOP, lane="web"
+            )
+            self._zipped = (rendered, body)
+            return body
+        return self._zipped[1]

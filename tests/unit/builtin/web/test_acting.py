@@ -1,0 +1,111 @@
+"""Pausing and resuming over HTTP, and the list of recent runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cronstable.api import Outcome, Pause, Resume, RunKey, RunRecord
+
+pytestmark = pytest.mark.anyio
+
+NOON = 1_800_000_000.0
+
+
+async def test_a_pause_lasts_an_hour_unless_something_else_is_asked_for(serve: Any, host: Any, make_job: Any) -> None:
+    host.add(make_job("a"))
+    async with serve() as call:
+        plain = await call("POST", "/jobs/a/pause")
+        short = await call(
+            "POST", "/jobs/a/pause", body=json.dumps({"durationSeconds": 60, "note": "disk", "by": "ann"}).encode()
+        )
+        until = await call("POST", "/jobs/a/pause", body=b'{"until": "2027-01-15T09:30:00+01:00"}')
+        resumed = await call("POST", "/jobs/a/resume")
+        missing = await call("POST", "/jobs/b/pause")
+    assert (plain.status, plain.json) == (
+        200,
+        {
+            "paused": {
+                "since": "2027-01-15T08:00:00+00:00",
+                "until": "2027-01-15T09:00:00+00:00",
+                "note": "",
+                "by": "anonymous",
+                "channel": "api",
+            }
+        },
+    )
+    assert (short.json["paused"]["until"], short.json["paused"]["by"]) == ("2027-01-15T08:01:00+00:00", "ann")
+    assert until.json["paused"]["until"] == "2027-01-15T08:30:00+00:00"
+    assert (resumed.status, resumed.json) == (200, {"paused": None})
+    assert missing.status == 404
+    assert [command for command, _ in host.commands] == [
+        Pause("a", NOON + 3600, "", NOON, "anonymous", "api"),
+        Pause("a", NOON + 60, "disk", NOON, "ann", "api"),
+        Pause("a", NOON + 1800, "", NOON, "anonymous", "api"),
+        Resume("a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("[]", "a JSON object"),
+        ("{", "a JSON object"),
+        ("[" * 30_000, "a JSON object"),
+        ('{"durationSeconds": 0}', "from 1 to 2592000"),
+        ('{"durationSeconds": 2592001}', "from 1 to 2592000"),
+        ('{"durationSeconds": true}', "from 1 to 2592000"),
+        ('{"durationSeconds": NaN}', "from 1 to 2592000"),
+        ('{"durationSeconds": 5, "until": "2027-01-15T09:00:00Z"}', "exclude each other"),
+        ('{"until": "2027-01-15T09:00:00"}', "with its offset"),
+        ('{"until": 5}', "with its offset"),
+        ('{"until": "2027-01-15T07:00:00Z"}', "must lie ahead"),
+        ('{"until": "2028-01-15T07:00:00Z"}', "must lie ahead"),
+        (json.dumps({"note": "x" * 501}), "at most 500"),
+        (json.dumps({"by": "x" * 101}), "at most 100"),
+        ('{"for": 5}', "unknown key 'for'"),
+    ],
+)
+async def test_a_pause_that_cannot_be_is_refused_with_what_is_wrong(
+    serve: Any, host: Any, make_job: Any, body: str, says: str
+) -> None:
+    host.add(make_job("a"))
+    async with serve() as call:
+        reply = await call("POST", "/jobs/a/pause", body=body.encode())
+    assert reply.status == 400
+    assert says in reply.json["error"]
+    assert host.commands == []
+
+
+async def test_activity_has_the_runs_of_every_job_newest_first_and_an_entity_tag(
+    serve: Any, host: Any, make_job: Any
+) -> None:
+    host.add(make_job("a"), make_job("idle"))
+    rows = [
+        RunRecord(RunKey(f"r{n}", "a", None), outcome, 0, NOON + n, NOON + n + 1, 1.0)
+        for n, outcome in enumerate((Outcome.SUCCESS, Outcome.FAILURE))
+    ]
+    skip = RunRecord(RunKey("", "a", 1), Outcome.SKIPPED, None, None, NOON, None, skip_reason="paused")
+    host.set(history={"a": (*rows, skip)})
+    async with serve() as call:
+        full = await call("GET", "/activity")
+        one = await call("GET", "/activity?limit=1")
+        same = await call("GET", "/activity", {"If-None-Match": full.headers["etag"]})
+        wrong = await call("GET", "/activity?limit=0")
+    assert [run["outcome"] for run in full.json["jobs"]["a"]] == ["failure", "success"]
+    assert set(full.json["jobs"]) == {"a"}
+    assert one.json == {
+        "jobs": {
+            "a": [
+                {
+                    "started_at": "2027-01-15T08:00:01+00:00",
+                    "finished_at": "2027-01-15T08:00:02+00:00",
+                    "outcome": "failure",
+                }
+            ]
+        }
+    }
+    assert (same.status, same.body) == (304, b"")
+    assert wrong.status == 400

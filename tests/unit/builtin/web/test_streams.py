@@ -1,0 +1,344 @@
+"""Streams: nothing lost, nothing twice, nothing unbounded, and over when the service is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from cronstable.api import (
+    Decided,
+    Decision,
+    DecisionRecord,
+    LeaderChanged,
+    LiveRun,
+    Outcome,
+    QuorumChanged,
+    Reason,
+    Reloaded,
+    RunFinished,
+    RunKey,
+    RunRecord,
+    RunStarted,
+    Verdict,
+)
+from cronstable.builtin.web import eventlog, streams
+from cronstable.runtime.capture import LineBatch
+from cronstable.runtime.output import LINES_PER_RUN
+
+pytestmark = pytest.mark.anyio
+
+NOON = 1_800_000_000.0
+KEY = RunKey("r1", "a", None)
+
+
+class Reader:
+    """One stream as a client sees it, event by event."""
+
+    def __init__(self, incoming: Any) -> None:
+        self.incoming = incoming
+        self.head: list[str] = []
+        self.id = ""
+
+    async def begin(self) -> None:
+        head = await self.incoming.readuntil(b"\r\n\r\n")
+        self.head = head.decode().lower().split("\r\n")
+
+    async def block(self) -> list[str]:
+        """The lines up to the next empty one, chunk framing taken off."""
+        lines: list[str] = []
+        while True:
+            raw = (await self.incoming.readline()).decode()
+            if not raw:
+                raise EOFError
+            text = raw.rstrip("\n")
+            if text.endswith("\r"):  # the frame of a chunk: its size, or the end of its data
+                if text == "0\r":
+                    raise EOFError
+                continue
+            if text == "":
+                return lines
+            lines.append(text)
+
+    async def event(self) -> tuple[str, Any]:
+        """The next event and its data; comments and advice to the browser are passed over."""
+        while True:
+            fields = dict(line.split(": ", 1) for line in await self.block())
+            if "id" in fields:
+                self.id = fields["id"]
+            if "event" in fields:
+                return fields["event"], json.loads(fields["data"])
+
+    async def rest(self) -> list[tuple[str, Any]]:
+        found = []
+        try:
+            while True:
+                found.append(await self.event())
+        except EOFError:
+            return found
+
+
+@pytest.fixture
+def stream() -> Callable[..., Any]:
+    @asynccontextmanager
+    async def opened(client: Any, target: str, last: str = "") -> AsyncIterator[Reader]:
+        incoming, outgoing = await client.open()
+        try:
+            given = f"Last-Event-ID: {last}\r\n" if last else ""
+            outgoing.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n{given}\r\n".encode())
+            reader = Reader(incoming)
+            await reader.begin()
+            yield reader
+        finally:
+            outgoing.close()
+
+    return opened
+
+
+def say(host: Any, first: int, *texts: str, stream: str = "stdout", run: str = "r1") -> None:
+    host.hub.extend(run, LineBatch(RunKey(run, "a", None), stream, "", first, texts, NOON))
+
+
+def live(host: Any, *runs: str) -> None:
+    host.set(live={"a": tuple(LiveRun(RunKey(run, "a", None), 7, NOON) for run in runs)} if runs else {})
+
+
+def over(host: Any, run: str, **kept: Any) -> None:
+    record = RunRecord(RunKey(run, "a", None), Outcome.SUCCESS, 0, NOON, NOON + 1, 1.0, **kept)
+    host.set(live={}, history={"a": (*host.state.history.get("a", ()), record)})
+
+
+async def test_a_tail_has_old_lines_then_new_ones_then_the_end(
+    serve: Any, host: Any, make_job: Any, stream: Any
+) -> None:
+    host.add(make_job("a"))
+    host.hub.open("r1")
+    live(host, "r1")
+    say(host, 1, "one", "two\rlines?")
+    mine = {"X-Mine": "yes", "Content-Type": "text/html"}
+    async with serve(headers=mine) as call, stream(call, "/jobs/a/logs") as tail:
+        assert {
+            "content-type: text/event-stream",
+            "x-accel-buffering: no",
+            "cache-control: no-cache",
+            "x-mine: yes",
+        } <= set(tail.head)
+        assert await tail.event() == ("run", {"run_id": "r1", "started_at": None})
+        kind, data = await tail.event()
+        assert (kind, data["stream"], data["line"], data["number"]) == ("line", "stdout", "one", 1)
+        assert (await tail.event())[1]["line"] == "two\rlines?"
+        assert tail.id == "r1:2"
+        say(host, 3, "three", stream="stderr")
+        assert (await tail.event())[1] == {
+            "stream": "stderr",
+            "line": "three",
+            "number": 3,
+            "at": "2027-01-15T08:00:00+00:00",
+        }
+        host.hub.close("r1")
+        assert await tail.rest() == [("end", {})]
+
+
+async def test_a_reader_that_comes_back_loses_nothing_and_sees_nothing_twice_although_the_next_run_lives(
+    serve: Any, host: Any, make_job: Any, stream: Any
+) -> None:
+    host.add(make_job("a"))
+    host.hub.open("r1")
+    live(host, "r1")
+    say(host, 1, *[f"line {n}" for n in range(1, 51)])
+    async with serve() as call:
+        seen = []
+        async with stream(call, "/jobs/a/logs") as tail:
+            await tail.event()
+            seen += [(await tail.event())[1]["number"] for _ in range(20)]
+            last = tail.id
+        say(host, 51, *[f"line {n}" for n in range(51, 101)])
+        host.hub.close("r1")
+        over(host, "r1")
+        host.hub.open("r2")
+        live(host, "r2")
+        say(host, 1, "of the next run", run="r2")
+        async with stream(call, "/jobs/a/logs", last) as tail:
+            *lines, end = await tail.rest()
+        assert end == ("end", {})
+        seen += [data["number"] for _, data in lines]
+        assert seen == list(range(1, 101))
+        async with stream(call, "/jobs/a/logs?run=r2", last) as tail:
+            assert await tail.event() == ("run", {"run_id": "r2", "started_at": None})
+            assert (await tail.event())[1]["line"] == "of the next run"
+
+
+async def test_a_bare_number_is_the_last_line_of_the_run_that_is_shown(
+    serve: Any, host: Any, make_job: Any, stream: Any
+) -> None:
+    host.add(make_job("a"))
+    host.hub.open("r1")
+    over(host, "r1")
+    say(host, 1, "one", "two", "three")
+    host.hub.close("r1")
+    async with serve() as call, stream(call, "/jobs/a/logs", "2") as tail:
+        assert [(kind, data.get("line")) for kind, data in await tail.rest()] == [("line", "three"), ("end", None)]
+
+
+async def test_what_was_overwritten_meanwhile_is_a_gap_with_its_numbers(
+    serve: Any, host: Any, make_job: Any, stream: Any
+) -> None:
+    host.add(make_job("a"))
+    host.hub.open("r1")
+    over(host, "r1")
+    say(host, 1, *["x"] * (LINES_PER_RUN + 10))
+    host.hub.close("r1")
+    async with serve() as call, stream(call, "/jobs/a/logs", "r1:4") as tail:
+        found = await tail.rest()
+    assert found[0] == ("gap", {"from": 5, "to": 10})
+    assert [data["number"] for kind, data in found if kind == "line"] == list(range(11, LINES_PER_RUN + 11))
+
+
+async def test_a_run_whose_lines_are_forgotten_shows_what_its_record_kept(
+    serve: Any, host: Any, make_job: Any, stream: Any
+) -> None:
+    host.add(make_job("a"))
+    over(host, "r1", stdout="one\ntwo\n", stderr="bad\n")
+    async with serve() as call, stream(call, "/jobs/a/logs?run=r1") as tail:
+        found = await tail.rest()
+    lines = [(data["number"], data["stream"], data["line"]) for kind, data in found if kind == "line"]
+    assert lines == [(1, "stdout", "one"), (2, "stdout", "two"), (3, "stderr", "bad")]
+    assert found[-1] == ("end", {})
+
+
+async def test_a_job_without_output_says_so_and_one_that_is_not_there_is_404(
+    serve: Any, host: Any, make_job: Any, stream: Any
+) -> None:
+    host.add(make_job("a"))
+    async with serve() as call:
+        async with stream(call, "/jobs/a/logs") as tail:
+            assert await tail.rest() == [
+                ("run", {"run_id": None, "started_at": None}),
+                ("end", {"reason": "no-output"}),
+            ]
+        missing = await call("GET", "/jobs/b/logs")
+        wrong = await call("GET", "/jobs/a/logs?run=")
+        head = await call("HEAD", "/jobs/a/logs")
+    assert (missing.status, missing.json) == (404, {"error": "there is no job 'b'"})
+    assert wrong.status == 400
+    assert (head.status, head.headers["content-type"], head.body) == (200, "text/event-stream", b"")
+
+
+async def test_silence_is_broken_by_comments_and_ends_with_the_service(
+    serve: Any, host: Any, make_job: Any, stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "PING", 0.01)
+    host.add(make_job("a"))
+    host.hub.open("r1")
+    live(host, "r1")
+    async with serve() as call:
+        incoming, outgoing = await call.open()
+        outgoing.write(b"GET /jobs/a/logs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await incoming.readuntil(b": ping\n\n")
+        await incoming.readuntil(b": ping\n\n")
+    with anyio.fail_after(10):
+        await incoming.read()
+    outgoing.close()
+
+
+async def test_a_reader_that_does_not_read_is_dropped_and_holds_up_nobody(
+    serve: Any,
+    host: Any,
+    make_job: Any,
+    stream: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(streams, "SEND_TIMEOUT", 0.05)
+    caplog.set_level("INFO")
+    host.add(make_job("a"))
+    host.hub.open("r1")
+    live(host, "r1")
+    async with serve() as call:
+        _, deaf = await call.open()
+        deaf.transport.pause_reading()
+        deaf.write(b"GET /jobs/a/logs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with stream(call, "/jobs/a/logs") as tail:
+            await tail.event()
+            number = 0
+            while "does not read its stream" not in caplog.text:
+                number += 1
+                say(host, number, "x" * 20_000)
+                while (await tail.event())[1].get("number") != number:
+                    pass
+        deaf.close()
+
+
+async def test_more_streams_than_there_may_be_are_refused(
+    serve: Any, host: Any, make_job: Any, stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MOST", 1)
+    host.add(make_job("a"))
+    async with serve() as call, stream(call, "/events") as first:
+        await first.event()
+        refused = await call("GET", "/events")
+    assert (refused.status, refused.json) == (503, {"error": "1 streams are open, which is the most"})
+
+
+def decided(verdict: Verdict, reason: Reason, provisional: bool = False) -> Decided:
+    record = DecisionRecord("node-a", "a", 1_800_000_000, NOON, Decision(verdict, reason), None, provisional)
+    return Decided(record)
+
+
+async def test_events_have_a_name_each_and_the_facts_of_their_documents(serve: Any, host: Any, stream: Any) -> None:
+    async with serve() as call, stream(call, "/events") as reader:
+        assert (await reader.event())[0] == "hello"
+        host.bus.emit(RunStarted(LiveRun(KEY, 7, NOON)))
+        host.bus.emit(RunFinished(RunRecord(KEY, Outcome.FAILURE, 3, NOON, NOON + 1, 1.0, "exit code 3")))
+        host.bus.emit(decided(Verdict.SKIP, Reason.PAUSED))
+        host.bus.emit(decided(Verdict.SKIP, Reason.NOT_LEADER, provisional=True))
+        host.bus.emit(LeaderChanged(True, "node-a", "elected", NOON, "node-a"))
+        host.bus.emit(QuorumChanged(False, "alone", NOON, "node-a"))
+        host.bus.emit(Reloaded(False, "c.yaml:1:1 wrong", "v1:abc", NOON))
+        found = dict([await reader.event() for _ in range(7)])
+    assert list(found) == ["started", "finished", "skipped", "decided", "leadership", "quorum", "reloaded"]
+    assert (found["started"]["job"], found["started"]["run_id"], found["started"]["pid"]) == ("a", "r1", 7)
+    assert (found["finished"]["outcome"], found["finished"]["exit_code"]) == ("failure", 3)
+    assert (found["skipped"]["reason"], found["decided"]["reason"]) == ("paused", "not-leader")
+    assert found["leadership"] == {
+        "node": "node-a",
+        "is_leader": True,
+        "leader": "node-a",
+        "reason": "elected",
+        "at": "2027-01-15T08:00:00+00:00",
+    }
+    assert (found["quorum"]["quorate"], found["reloaded"]["error"]) == (False, "c.yaml:1:1 wrong")
+
+
+async def test_a_reader_of_events_goes_on_where_it_was_or_is_told_that_it_cannot(
+    serve: Any, host: Any, stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve() as call:
+        async with stream(call, "/events?kinds=quorum") as reader:
+            await reader.event()
+            host.bus.emit(QuorumChanged(True, "1", NOON, "n"))
+            await reader.event()
+            last = reader.id
+        for n in range(2, 300):
+            host.bus.emit(QuorumChanged(True, str(n), NOON, "n"))
+            host.bus.emit(LeaderChanged(True, "n", str(n), NOON, "n"))
+        async with stream(call, "/events?kinds=quorum", last) as reader:
+            await reader.event()
+            assert [(await reader.event())[1]["reason"] for _ in range(298)] == [str(n) for n in range(2, 300)]
+        for n in range(eventlog.KEPT):
+            host.bus.emit(QuorumChanged(True, str(n), NOON, "n"))
+            if n % 500 == 0:
+                await anyio.lowlevel.checkpoint()
+        async with stream(call, "/events", last) as reader:
+            await reader.event()
+            assert await reader.event() == ("reset", {"reason": "events were missed"})
+            assert (await reader.event())[1]["reason"] == "0"
+        async with stream(call, "/events", "beef:3") as reader:
+            assert await reader.event() == ("reset", {"reason": "the node or its service started anew"})
+        wrong = await call("GET", "/events?kinds=quorum,nothing")
+    assert wrong.status == 400
