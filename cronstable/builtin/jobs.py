@@ -165,6 +165,7 @@ _RUNS: Final[JsonSchema] = {
     },
     "catchupJitterSeconds": _integer("Spreads late starts over so many seconds.", 30, minimum=0),
     "onlyIfLastSucceeded": _flag("Skip while the last run is a failure.", False),
+    "onLeaseLost": _choice("A run whose node may lead no more.", "continue", "term", "kill"),
     "onUnfinishedClaim": _choice("An occurrence whose node died before it is known to have run.", "skip", "rerun"),
 }
 

@@ -82,6 +82,16 @@ def _digest(job: Job, options: str) -> str:
     return hashlib.sha256(document.encode("ascii")).hexdigest()
 
 
+_LATER_KEYS: Mapping[str, Json] = MappingProxyType(
+    {
+        "concurrencyScope": "node",
+        "onLeaseLost": "continue",
+        "onUnfinishedClaim": "skip",
+    }
+)
+"""Keys that came after version 1 of the scheme, with their defaults (reference 5)."""
+
+
 def _names(job: Job, env_names: EnvNames | None) -> list[str]:
     names = {name for name, _ in job.options.environment}
     if env_names is not None and job.options.env_file is not None:
@@ -119,8 +129,9 @@ def _options_json(options: JobOptions, env: list[str]) -> str:
     for hook in ("onFailure", "onPermanentFailure", "onSuccess"):
         if canonical := _hook(options.raw.get(hook)):
             document[hook] = canonical
-    if (scope := options.raw.get("concurrencyScope", "node")) != "node":
-        document["concurrencyScope"] = scope
+    for key, default in _LATER_KEYS.items():
+        if (value := options.raw.get(key, default)) != default:
+            document[key] = value
     if options.priority != "normal":
         document["priority"] = options.priority
     return _json(_normal(document))

@@ -30,6 +30,7 @@ from cronstable.runtime.companions import Companions
 from cronstable.runtime.host import DaemonHost, Seams
 from cronstable.runtime.lateness import LatenessWatch
 from cronstable.runtime.launcher import Execute, Launcher, Tracer
+from cronstable.runtime.lease_guard import LeaseGuard
 from cronstable.runtime.output import OutputHub
 from cronstable.runtime.reaper import Reaper
 from cronstable.runtime.reboot import RebootKeeper
@@ -117,6 +118,9 @@ class Daemon:
             log=parts.log,
         )
         self.scheduler.claimer = self.claims
+        self.guard = LeaseGuard(
+            clock=clock, gate=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
+        )
         self.reboot = RebootKeeper(
             clock=clock, scheduler=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
         )
@@ -150,7 +154,7 @@ class Daemon:
         self.claims.retry_refused = self.retries.refused
         self.launcher.admission = self.retries
         self.launcher.tracer = parts.tracer
-        self.launcher.listeners += (self.retries, self.lateness)
+        self.launcher.listeners += (self.guard, self.retries, self.lateness)
         self.companions = Companions(self.host)
         self.companions.attach(self.launcher)
         self.services = Services(
@@ -192,6 +196,7 @@ class Daemon:
                     self.cluster.bind(election)
                     await self._schedule(election)
                     await self.claims.stop()
+                    await self.guard.let_go()
                     await self.cluster.stop("the daemon is stopping")
                     election.cancel_scope.cancel()
                 async with anyio.create_task_group() as handover:
@@ -218,6 +223,7 @@ class Daemon:
             self._ready = True
             self.reboot.boot(self.scheduler.jobs)
             election.start_soon(self._follow_cluster)
+            election.start_soon(self.guard.run)
             tasks.start_soon(self.claims.run)
             tasks.start_soon(self.reboot.run)
             tasks.start_soon(self.retries.run)
@@ -234,6 +240,7 @@ class Daemon:
         """A change of leadership may make a waiting @reboot job ours."""
         async for _ in self.bus.subscribe(LeaderChanged, QuorumChanged):
             self.claims.poke()
+            self.guard.poke()
             self.reboot.poke()
 
     # -- stopping -----------------------------------------------------------------------------------------------------
@@ -308,6 +315,7 @@ class Daemon:
                 self._log.warning("%s: %s", finding.file, finding.message)
         if config.cluster != before.cluster:
             await self.claims.stop()
+            await self.guard.let_go()
         await self.cluster.reconcile(config.cluster)
         self.launcher.node = self.node
         self.scheduler.load(config.jobs)

@@ -293,6 +293,12 @@ class Launcher:
             flight.cancellation.request("cancelled")
         return len(flights)
 
+    def end(self, job: str, run_id: str, reason: str, *, grace: Seconds | None = None) -> None:
+        """Ask one run to end, for a reason that its record shows. ``grace``: see ``Cancellation.request``."""
+        for flight in self._flights.get(job, []):
+            if flight.key.run_id == run_id:
+                flight.cancellation.request(reason, grace=grace)
+
     def force(self) -> None:
         """End everything that lives, soon: the second signal."""
         for flights in self._flights.values():

@@ -47,16 +47,21 @@ class Cancellation:
         self._in_hurry = False
         self._hurried: anyio.Event | None = None
         self.reason = ""
+        self.grace: Seconds | None = None
 
     @property
     def requested(self) -> bool:
         """Whether the run is to end."""
         return self._requested
 
-    def request(self, reason: str, *, hurry: bool = False) -> None:
-        """End the run; the first reason stands. ``hurry``: do not grant it all of its killTimeout."""
+    def request(self, reason: str, *, hurry: bool = False, grace: Seconds | None = None) -> None:
+        """End the run; the first reason stands. ``hurry``: do not grant it all of its killTimeout.
+
+        ``grace``: seconds from SIGTERM to SIGKILL, at most; None: all of killTimeout.
+        """
         if not self._requested:
             self.reason = reason
+            self.grace = grace
             self._requested = True
             if self._scope is not None:
                 self._scope.cancel()
@@ -309,7 +314,9 @@ class _Run:
 
     async def _end_group(self, process: Process) -> None:
         """SIGTERM to the group, killTimeout for all of it to go, then SIGKILL to the group in any case."""
+        grace = self._request.cancellation.grace
         patience = self._job.options.kill_timeout
+        patience = patience if grace is None else min(patience, grace)
         process.signal_group(signal.SIGTERM)
         if _CONTINUE is not None:
             # A stopped process would take SIGTERM only once it goes on.

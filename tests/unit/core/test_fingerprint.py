@@ -124,6 +124,8 @@ CHANGES: dict[str, Job] = {
     "user": job(user=1000),
     "group": job(group="adm"),
     "concurrencyScope": job(raw={"concurrencyScope": "cluster"}),
+    "onLeaseLost": job(raw={"onLeaseLost": "kill"}),
+    "onUnfinishedClaim": job(raw={"onUnfinishedClaim": "rerun"}),
     "priority": job(priority="idle"),
     "secret source": job(raw={"onFailure": {"report": {"mail": {"password": {"fromFile": "/run/other"}}}}}),
     "header name": job(raw={"onFailure": {"report": {"webhook": {"headers": {"X-Other": "1"}}}}}),
@@ -163,6 +165,8 @@ def test_defaults_written_out_equal_defaults_left_out() -> None:
         timezone="UTC",
         raw={
             "concurrencyScope": "node",
+            "onLeaseLost": "continue",
+            "onUnfinishedClaim": "skip",
             "onlyIfLastSucceeded": False,
             "onSuccess": {},
             "onPermanentFailure": {"report": {"mail": {"from": None, "smtpPort": 25}, "shell": {"timeout": 60}}},
