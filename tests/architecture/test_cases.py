@@ -61,7 +61,6 @@ ELSEWHERE = MappingProxyType(
 LATER = MappingProxyType(
     {
         "exec-catchup-run-once-after-long-outage": "catch-up after an outage needs durable state",
-        "web-log-tail-reconnect": "the stream of a run's output comes with the dashboard",
     }
 )
 """Cases that wait for a part that does not exist yet."""
@@ -76,9 +75,9 @@ ALIKE_ELSEWHERE = MappingProxyType(
 """Given cases whose likes take a fleet, which no file describes."""
 BY_NAME = ("config", "schedule")
 """Kinds of which one test plays every file."""
-PLAYED = frozenset({"run", "subreaper", "clock", "daemon"})
+PLAYED = frozenset({"run", "subreaper", "clock", "daemon", "http", "tail", "look"})
 """Values of ``input.how`` of which one test plays every file."""
-PAIRED = frozenset({"config", "exec", "reload", "report", "signal"})
+PAIRED = frozenset({"config", "exec", "reload", "report", "signal", "web"})
 """Kinds of which each given case has two likes."""
 
 
