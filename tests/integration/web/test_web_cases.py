@@ -59,6 +59,7 @@ class Deployment:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         jobs = [{"name": case["id"], **case["input"]["job"]} for case in SENT if "job" in case["input"]]
+        look = {"command": "true", "schedule": "*/3 * * * * * *"}
         zones = [{"name": case["id"], **look, **case["input"].get("job", {})} for case in SEEN]
         # Lines come in two halves with a wait between that the test ends, so that a reader is there for some of them.
         tails = [
