@@ -21,6 +21,7 @@ from cronstable.api import (
     StoredRecord,
     StoreInfo,
     Topology,
+    Unreadable,
     Vacant,
 )
 
@@ -28,12 +29,16 @@ _DIGITS: Final = 16
 
 
 @dataclass(slots=True)
-class _Lease:
+class Lease:
     """What stands in one lease. ``fence`` is the last one given, also when nobody holds it."""
 
     record: LeaseRecord | None = None
     returned: tuple[str, ...] = ()
     fence: int = 0
+
+    def look(self) -> Seen | Vacant | Unreadable:
+        """As an observer sees it."""
+        return Seen(self.record) if self.record is not None else Vacant(self.fence or None, self.returned)
 
 
 @dataclass(slots=True)
@@ -42,7 +47,7 @@ class Contents:
 
     streams: dict[str, dict[str, bytes]] = field(default_factory=dict)
     documents: dict[str, Document] = field(default_factory=dict)
-    leases: dict[str, _Lease] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
     aside: dict[tuple[str, str], bytes] = field(default_factory=dict)
     written: int = 0
 
@@ -122,7 +127,7 @@ class MemoryStateStore:
 
     def lease(self, name: str) -> LeaseStore:
         """See ``StateStore.lease``."""
-        return _MemoryLease(self.contents.leases.setdefault(name, _Lease()), self.contents, self._clock)
+        return _MemoryLease(name, self.contents, self._clock)
 
     def _is(self, document: str, expect: str | None) -> bool:
         stands = self.contents.documents.get(document)
@@ -139,47 +144,50 @@ class MemoryStateStore:
 class _MemoryLease:
     """Implements ``LeaseStore`` over a lease that all handles share."""
 
-    def __init__(self, lease: _Lease, contents: Contents, clock: Clock) -> None:
-        self._lease = lease
+    def __init__(self, name: str, contents: Contents, clock: Clock) -> None:
+        self._name = name
         self._contents = contents
         self._clock = clock
 
     async def acquire(self, me: Holder, ttl: Seconds, *, nonce: str, over: Seen | None = None) -> Observation:
         """See ``LeaseStore.acquire``."""
-        stands = self._look()
-        if isinstance(stands, Seen):
-            if over is None or over.record.mark != stands.record.mark:
+        stands = self._lease().look()
+        match stands:
+            case Unreadable():
                 return stands
-        elif over is not None:
-            return stands
-        self._lease.fence += 1
-        return self._hold(Grant(me, self._lease.fence, nonce, ttl))
+            case Seen(record):
+                if over is None or over.record.mark != record.mark:
+                    return stands
+            case Vacant():
+                if over is not None:
+                    return stands
+        self._lease().fence += 1
+        return self._hold(Grant(me, self._lease().fence, nonce, ttl))
 
     async def renew(self, grant: Grant, *, nonce: str) -> Observation:
         """See ``LeaseStore.renew``."""
-        stands = self._look()
+        stands = self._lease().look()
         if not isinstance(stands, Seen) or not grant.owns(stands.record):
             return stands
         return self._hold(replace(grant, nonce=nonce))
 
     async def observe(self) -> Observation:
         """See ``LeaseStore.observe``."""
-        return self._look()
+        return self._lease().look()
 
     async def release(self, grant: Grant, returned: Sequence[str]) -> None:
         """See ``LeaseStore.release``."""
-        if self._lease.record is not None and grant.owns(self._lease.record):
-            self._lease.record, self._lease.returned = None, tuple(returned)
+        stands = self._lease().look()
+        if isinstance(stands, Seen) and grant.owns(stands.record):
+            self._lease().record, self._lease().returned = None, tuple(returned)
 
-    def _look(self) -> Seen | Vacant:
-        if self._lease.record is not None:
-            return Seen(self._lease.record)
-        return Vacant(self._lease.fence or None, self._lease.returned)
+    def _lease(self) -> Lease:
+        return self._contents.leases.setdefault(self._name, Lease())
 
     def _hold(self, grant: Grant) -> Held:
         expires = self._clock.now().wall + grant.ttl
-        self._lease.record = LeaseRecord(
-            grant.holder, grant.fence, grant.nonce, grant.ttl, expires, self._contents.number()
-        )
-        self._lease.returned = ()
+        mark = self._contents.number()
+        lease = self._lease()
+        lease.record = LeaseRecord(grant.holder, grant.fence, grant.nonce, grant.ttl, expires, mark)
+        lease.returned = ()
         return Held(replace(grant, tried=(), expires_at=expires))

@@ -49,11 +49,11 @@ class Document:
 class StateStore(Protocol):
     """Durable state. Only ``StoreUnavailable`` may be raised; each call may be cancelled at its deadline.
 
-    Names of streams and documents are any non-empty text in parts with ``/`` between them, at most 512 characters; two
-    names that differ anywhere are two things, also where the store is not case-sensitive. Data are opaque bytes, 1 MiB
-    at most. A stream exists while it has records. A record whose bytes did not survive (torn, unreadable for good) is
-    put aside, never handed out, and never in the way of others; a failure to read that may pass is
-    ``StoreUnavailable``.
+    Names of streams, documents and leases are any non-empty text in parts with ``/`` between them, at most 512
+    characters; two names that differ anywhere are two things, also where the store is not case-sensitive, and a stream,
+    a document and a lease of one name are three. Data are opaque bytes, 1 MiB at most. A stream exists while it has
+    records. A record or document whose bytes did not survive (torn, unreadable for good) is put aside, never handed
+    out, and never in the way of others; a failure to read that may pass is ``StoreUnavailable``. Calls may overlap.
     """
 
     async def open(self) -> StoreInfo:
@@ -67,8 +67,9 @@ class StateStore(Protocol):
     async def append(self, stream: str, data: bytes) -> str:
         """Add a record, durable once this returns, and return its name.
 
-        The name comes after every earlier name in the stream as any node sees it, also when a clock was set back.
-        Called again after ``StoreUnavailable(ambiguous=True)`` it may leave the record twice.
+        The name comes after every earlier name in the stream as any node sees it, also when a clock was set back or
+        the stream was dropped: who has read up to a name never finds a new record below it. Called again after
+        ``StoreUnavailable(ambiguous=True)`` it may leave the record twice.
         """
         ...
 

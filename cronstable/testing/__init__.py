@@ -13,6 +13,7 @@ A lease backend's whole test module (install ``cronstable[testing]``)::
     # the host's driver over it, in virtual time: cronstable.testing.election_contract
     # @reboot marks, where the store keeps them: cronstable.testing.marks_contract
     # the claim log, where there is one: cronstable.testing.claims_contract
+    # a state store: cronstable.testing.state_contract
 
 ``clock``: ``VirtualClock``, ``run_virtual``, ``until``, ``always``. ``host``: ``FakeHost`` with every seam.
 ``memory``: the linearisable reference store. ``faults``: ``FaultyStore`` and its plans. ``planted``: broken stores
