@@ -10,7 +10,6 @@ from cronstable.api import Json, JsonSchema, Problem, ServiceProvider, Severity,
 from cronstable.builtin.web.settings import parse
 
 NOT_ACTED_ON_YET: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("ui", ()),
     ("metrics", ("enabled", "public", "durationBuckets")),
     ("nodeHistory", ("enabled", "interval", "points")),
 )

@@ -13,7 +13,9 @@ from cronstable.api import Host
 from cronstable.builtin.web.acting import Acting
 from cronstable.builtin.web.answers import Failure, error_answer, fail
 from cronstable.builtin.web.auth import Forbidden, Guard, Unauthorized, foreign_origin
+from cronstable.builtin.web.dashboard import Dashboard
 from cronstable.builtin.web.eventlog import EventLog
+from cronstable.builtin.web.planner import Planner
 from cronstable.builtin.web.reading import Reading
 from cronstable.builtin.web.routes import Route
 from cronstable.builtin.web.settings import WebSettings
@@ -43,11 +45,13 @@ class Api:
         self.streams = Streams(host.log)
         self.events = EventLog(host)
         self.routes = tuple(self._routes())
-        self._open = frozenset(route.path for route in self.routes if route.open)
+        self.pages = tuple(Dashboard(self._site).routes()) if settings.ui else ()
+        self._open = frozenset(route.path for route in (*self.routes, *self.pages) if route.open)
 
     def _routes(self) -> Iterable[Route]:
         yield from Reading(self._site).routes()
         yield from Tails(self._site, self.streams, self.events).routes()
+        yield from Planner(self._site).routes()
         yield from Acting(self._site).routes()
 
     def application(self) -> web.Application:
@@ -56,7 +60,7 @@ class Api:
             middlewares=[self._deliver, self._explain, self._refuse_foreign, self._authorize],
             client_max_size=MAX_BODY,
         )
-        for route in self.routes:
+        for route in (*self.routes, *self.pages):
             if route.method == "GET":
                 app.router.add_get(route.pattern, route.endpoint)  # HEAD comes with it
             else:

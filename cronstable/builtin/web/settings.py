@@ -90,6 +90,7 @@ class WebSettings:
     anonymous: frozenset[str] = frozenset()
     socket_mode: int | None = None
     tls: Tls | None = None
+    ui: bool = True
 
 
 def parse(section: Section) -> WebSettings:
@@ -118,6 +119,7 @@ def parse(section: Section) -> WebSettings:
         anonymous=anonymous,
         socket_mode=_socket_mode(section, problems),
         tls=_tls(section, listen, problems),
+        ui=section.get("ui") is not False,
     )
     _check_buckets(section, problems)
     if problems:

@@ -297,9 +297,9 @@ def test_changed_settings_of_later_services_get_one_advisory_each() -> None:
     config: Any = {"web": {"listen": HTTP, "ui": False, "metrics": {"public": True}, "nodeHistory": {"points": 10}}}
     found = list(web.cronstable_check_config(config))
     assert [(p.path, p.severity) for p in found] == [
-        (("web", key), Severity.ADVISORY) for key in ("ui", "metrics", "nodeHistory")
+        (("web", key), Severity.ADVISORY) for key in ("metrics", "nodeHistory")
     ]
-    assert found[0].message == "accepted, not acted on yet: `web.ui`"
+    assert found[0].message == "accepted, not acted on yet: `web.metrics`"
 
 
 @pytest.mark.parametrize("config", [{}, {"web": None}, {"web": []}, {"jobs": []}])

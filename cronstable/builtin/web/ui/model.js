@@ -1,0 +1,248 @@
+// What the page knows: the node, its jobs, its cluster. Views listen for `change`; nothing here touches the document.
+
+import { Refusal, jobPath } from "./api.js";
+
+const SLOW = 30_000; // ms between two looks at all jobs, when there are many
+const FEW = 500; // jobs, up to which the list is looked at every QUICK
+const QUICK = 4_000; // ms
+const ONE_BY_ONE = 12; // jobs that are asked for by name; of more the whole list is asked for
+const CLUSTER = 1_000; // ms between two looks at the cluster: what happens on other nodes is no event of this one
+const SUMMARY = 5_000; // ms between two looks at the figures
+
+const KINDS = "started,finished,skipped,leadership,quorum,reloaded";
+
+/** What a job is doing, in one word, and the sign and colour for it. */
+export const STATES = {
+  running: { words: "running", sign: "running", tone: "run" },
+  failed: { words: "failed", sign: "failed", tone: "bad" },
+  retrying: { words: "retrying", sign: "waiting", tone: "bad" },
+  ok: { words: "ok", sign: "ok", tone: "good" },
+  cancelled: { words: "cancelled", sign: "cancelled", tone: "warn" },
+  unknown: { words: "unknown", sign: "unknown", tone: "warn" },
+  skipped: { words: "skipped", sign: "skipped", tone: "dim" },
+  waiting: { words: "waiting", sign: "waiting", tone: "run" },
+  pending: { words: "no run yet", sign: "waiting", tone: "dim" },
+  paused: { words: "paused", sign: "paused", tone: "warn" },
+  off: { words: "disabled", sign: "off", tone: "dim" },
+};
+
+export const OUTCOMES = { success: "ok", failure: "failed", cancelled: "cancelled", unknown: "unknown", skipped: "skipped" };
+
+/** The state of a job, from its entry. */
+export function stateOf(entry) {
+  if (entry.running) return "running";
+  if (!entry.enabled) return "off";
+  if (entry.paused) return "paused";
+  if (entry.retry) return "retrying";
+  if (entry.queued || entry.rebootPending) return "waiting";
+  return entry.last_run ? (OUTCOMES[entry.last_run.outcome] ?? "unknown") : "pending";
+}
+
+/** Whether the last run that came to a verdict failed; skips and cancelled runs say nothing. */
+export function isFailing(entry) {
+  const verdicts = entry.history.filter((run) => run.outcome === "success" || run.outcome === "failure");
+  return entry.enabled && verdicts.at(-1)?.outcome === "failure";
+}
+
+export class Model extends EventTarget {
+  jobs = new Map(); // name to entry, each with `due` (ms by our clock, null) and `state`
+  summary = null;
+  cluster = null;
+  who = null;
+  reasons = {};
+  moves = []; // changes of leadership and quorum since the page was opened, newest first
+  contact = { ok: true, since: Date.now(), streaming: false, reason: "" };
+  version = 0; // counts changes of the set or the entries of jobs
+  #api;
+  #wanted = new Set();
+  #locked = false;
+  #ending = null;
+  #busy = false;
+
+  constructor(api) {
+    super();
+    this.#api = api;
+    api.addEventListener("unauthorized", () => this.#lock());
+  }
+
+  /** Begin to look, and go on until the page is left or a token is needed. */
+  async start() {
+    this.#ending?.abort();
+    this.#ending = new AbortController();
+    this.#locked = false;
+    const { signal } = this.#ending;
+    try {
+      [this.who, this.reasons] = await Promise.all([this.#api.get("whoami"), this.#api.get("ui/reasons.json")]);
+    } catch (error) {
+      this.#lost(error);
+    }
+    if (this.#locked) return;
+    this.#tell("who");
+    this.#every(() => SUMMARY, () => this.#lookAtSummary(), signal);
+    this.#every(() => CLUSTER, () => this.#lookAtCluster(), signal);
+    this.#every(() => (this.jobs.size > FEW ? SLOW : QUICK), () => this.lookAtJobs(), signal);
+    this.#every(() => 1_000, () => this.#lookAtWanted(), signal);
+    this.#listen(signal);
+  }
+
+  /** Whether this caller may start, cancel and pause. */
+  get mayControl() {
+    return this.who?.scopes?.includes("control") ?? false;
+  }
+
+  /** Ask for a job's entry soon. */
+  want(name) {
+    this.#wanted.add(name);
+  }
+
+  /** Do something to a job; its entry is asked for at once. Throws Refusal. */
+  async act(name, verb, body = null) {
+    const answer = await this.#api.post(jobPath(name, `/${verb}`), body);
+    await this.#lookAt(name);
+    return answer;
+  }
+
+  /** Take over the whole list. */
+  async lookAtJobs() {
+    const asked = Date.now();
+    const list = await this.#api.get("jobs");
+    if (list === this.list) return;
+    this.list = list;
+    const before = this.jobs;
+    this.jobs = new Map(list.map((entry) => [entry.name, this.#dress(entry, asked)]));
+    this.version += 1;
+    this.#tell(before.size === this.jobs.size && list.every((entry) => before.has(entry.name)) ? "jobs" : "set");
+  }
+
+  #dress(entry, asked) {
+    const due = typeof entry.scheduled_in === "number" ? asked + entry.scheduled_in * 1000 : null;
+    return { ...entry, due, state: stateOf(entry), failing: isFailing(entry), late: entry.sla?.state === "late" };
+  }
+
+  async #lookAt(name) {
+    const asked = Date.now();
+    try {
+      const entry = await this.#api.get(jobPath(name));
+      this.jobs.set(name, this.#dress(entry, asked));
+      this.list = null;
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      this.jobs.delete(name);
+    }
+    this.version += 1;
+    this.#tell("jobs");
+  }
+
+  async #lookAtWanted() {
+    const names = [...this.#wanted].filter((name) => this.jobs.has(name));
+    this.#wanted.clear();
+    if (names.length > ONE_BY_ONE && !this.#busy) {
+      this.#busy = true; // a long list costs the node something: never two at a time, and a rest in between
+      setTimeout(() => { this.#busy = false; }, Math.max(QUICK, this.jobs.size * 3));
+      await this.lookAtJobs();
+    } else if (names.length <= ONE_BY_ONE) {
+      await Promise.all(names.map((name) => this.#lookAt(name)));
+    }
+  }
+
+  async #lookAtSummary() {
+    this.summary = await this.#api.get("summary");
+    this.#tell("summary");
+  }
+
+  async #lookAtCluster() {
+    const seen = await this.#api.get("cluster");
+    const before = this.cluster;
+    this.cluster = seen;
+    if (before) this.#note(before, seen);
+    this.#tell("cluster");
+  }
+
+  #note(before, now) {
+    const at = new Date().toISOString();
+    const notes = [];
+    if (before.leader !== now.leader) notes.push(now.leader ? `${now.leader} leads` : "nobody leads");
+    if (before.quorate !== now.quorate) notes.push(now.quorate ? "this node has quorum" : "this node has no quorum");
+    if (before.conflict !== now.conflict) notes.push(now.conflict ? "the nodes disagree" : "the nodes agree again");
+    if (!notes.length) return;
+    this.moves.unshift(...notes.map((words) => ({ at, words })));
+    this.moves.length = Math.min(this.moves.length, 50);
+    this.#tell("moved", notes.join(", "));
+  }
+
+  /** Events only say where to look: what is shown is always what the documents say. */
+  #listen(signal) {
+    const hear = ({ event, data }) => {
+      const fact = parsed(data);
+      if (typeof fact.job === "string") {
+        this.want(fact.job);
+        this.#tell("event", { event, ...fact });
+      } else if (event === "leadership" || event === "quorum") {
+        this.#attempt(() => this.#lookAtCluster());
+      } else if (event === "reloaded" || event === "reset") {
+        this.#attempt(() => this.#lookAtSummary());
+        this.#attempt(() => this.lookAtJobs());
+      }
+    };
+    const state = (streaming) => {
+      if (streaming && !this.contact.streaming) this.#attempt(() => this.lookAtJobs()); // what was missed meanwhile
+      this.contact = { ...this.contact, streaming };
+      this.#tell("contact");
+    };
+    this.#api.follow(`events?kinds=${KINDS}`, { signal, hear, state }).catch((error) => {
+      if (error instanceof Refusal) state(false);
+    });
+  }
+
+  /** Look again and again; a page that nobody sees looks seldom. */
+  async #every(delay, look, signal) {
+    while (!signal.aborted) {
+      await this.#attempt(look);
+      const rest = document.hidden ? 10 * delay() : delay();
+      await new Promise((resolve) => setTimeout(resolve, rest));
+    }
+  }
+
+  async #attempt(look) {
+    if (this.#locked) return;
+    try {
+      await look();
+      if (!this.contact.ok) {
+        this.contact = { ...this.contact, ok: true, since: Date.now(), reason: "" };
+        this.#tell("contact");
+        this.#tell("back");
+      }
+    } catch (error) {
+      this.#lost(error);
+    }
+  }
+
+  #lost(error) {
+    if (!(error instanceof Refusal)) throw error;
+    if (error.status === 401) return;
+    if (this.contact.ok && (error.status === 0 || error.status >= 500)) {
+      this.contact = { ...this.contact, ok: false, since: Date.now(), reason: error.message };
+      this.#tell("contact");
+    }
+  }
+
+  #lock() {
+    if (this.#locked) return;
+    this.#locked = true;
+    this.#ending?.abort();
+    this.#tell("locked");
+  }
+
+  #tell(what, more = null) {
+    this.dispatchEvent(new CustomEvent("change", { detail: { what, more } }));
+  }
+}
+
+function parsed(data) {
+  try {
+    const fact = JSON.parse(data);
+    return typeof fact === "object" && fact !== null ? fact : {};
+  } catch {
+    return {};
+  }
+}
