@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         RunRecord,
         Trigger,
     )
-    from cronstable.core.schedule import Schedule
+    from cronstable.core.schedule import Schedule, ScheduleError
     from cronstable.core.store import (
         Appended,
         Fenced,
@@ -234,6 +234,7 @@ __all__ = [
     "RunRecord",
     "RunStarted",
     "Schedule",
+    "ScheduleError",
     "Seconds",
     "SecretSource",
     "Section",
@@ -279,7 +280,7 @@ _HOMES = {
     "cronstable.core.quorum": "elect_leader hrw_owner quorum_size",
     "cronstable.core.reasons": "because",
     "cronstable.core.runs": "Line LiveRun Outcome PendingRetry ResourceSample Resources RunKey RunRecord Trigger",
-    "cronstable.core.schedule": "Schedule",
+    "cronstable.core.schedule": "Schedule ScheduleError",
     "cronstable.core.store": (
         "Appended Fenced Full Grant Held Holder LeaseRecord Observation Seen Span StoreUnavailable Taken Unknown "
         "Unreadable Vacant Won"

@@ -30,7 +30,11 @@ class Site:
 
     def caller(self, request: web.Request) -> Caller:
         """Who sent the request, or 401."""
-        caller = self.guard.identify(request.headers.get("Authorization"), request.remote or "a unix socket")
+        given = request.headers.get("Authorization")
+        if given is None and request.path.endswith(".ics") and "token" in request.query:
+            # Calendars are fetched by programs that can be given nothing but an address.
+            given = f"Bearer {request.query['token']}"
+        caller = self.guard.identify(given, request.remote or "a unix socket")
         if isinstance(caller, Unauthorized):
             fail(401, "a valid token is needed")
         return caller
