@@ -108,6 +108,7 @@ def _serve(wishes: Wishes, log: logging.Logger, output: Console, spans: RunSpans
         reaper=Reaper(spawner.owned, clock) if must_reap() else None,
         tracer=spans,
         shutdown_grace=wishes.grace,
+        environ=dict(os.environ),
     )
     _settle_memory()
     return anyio.run(_run, first, first.config, parts)

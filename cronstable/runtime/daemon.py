@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -19,7 +19,6 @@ from cronstable.core.clock import Seconds
 from cronstable.core.decision import DecisionRing
 from cronstable.core.events import LeaderChanged, QuorumChanged, Reloaded
 from cronstable.core.finding import Severity
-from cronstable.core.runs import RunRecord
 from cronstable.plugin.manager import Plugins
 from cronstable.plugin.protocols import HostSnapshot
 from cronstable.runtime.bus import EventBus
@@ -27,6 +26,7 @@ from cronstable.runtime.claims_driver import ClaimsDriver
 from cronstable.runtime.cluster_manager import ClusterManager, MakeElection
 from cronstable.runtime.commands import Commands
 from cronstable.runtime.companions import Companions
+from cronstable.runtime.durable import Durable
 from cronstable.runtime.host import DaemonHost, Seams
 from cronstable.runtime.lateness import LatenessWatch
 from cronstable.runtime.launcher import Execute, Launcher, Tracer
@@ -53,6 +53,7 @@ class Parts:
     """What the daemon is put together from; the command line gives the real ones.
 
     ``shutdown_grace``: how long a stop waits for runs before it ends them; None waits for as long as they take.
+    ``environ``: the daemon's own environment.
     """
 
     seams: Seams
@@ -69,6 +70,7 @@ class Parts:
     reaper: Reaper | None = None
     tracer: Tracer | None = None
     shutdown_grace: Seconds | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 class Daemon:
@@ -157,6 +159,16 @@ class Daemon:
         self.launcher.listeners += (self.guard, self.retries, self.lateness)
         self.companions = Companions(self.host)
         self.companions.attach(self.launcher)
+        self.durable = Durable(
+            keeper=self.state,
+            host=self.host,
+            launcher=self.launcher,
+            clock=clock,
+            log=parts.log,
+            config=lambda: self._config,
+            environ=parts.environ,
+            recalled=self.lateness.recalled,
+        )
         self.services = Services(
             providers=parts.plugins.services, make=parts.make_service, host=self.host, log=parts.log
         )
@@ -168,7 +180,7 @@ class Daemon:
             shutdown=self.request_stop,
             cancel_retry=self.retries.cancel,
         )
-        self.host.connect(self.snapshot, commands.do, self.launcher.decisions, self._runs)
+        self.host.connect(self.snapshot, commands.do, self.launcher.decisions, self.durable.history.runs)
 
     @property
     def node(self) -> str:
@@ -184,6 +196,7 @@ class Daemon:
             self.services.bind(services)
             self.reports.bind(services)
             self.companions.bind(services)
+            self.durable.bind(services)
             services.start_soon(self.reports.follow)
             services.start_soon(self._signals)
             services.start_soon(self.state.run)
@@ -206,7 +219,7 @@ class Daemon:
                 await self.claims.leave()
             await self.companions.finish()
             await self.reports.finish()
-            await self.state.finish()
+            await self.durable.finish()
             services.cancel_scope.cancel()
         self._log.info("stopped")
         return 0
@@ -375,6 +388,3 @@ class Daemon:
             stopping=self.launcher.stopping,
             state=self.state.status(),
         )
-
-    async def _runs(self, job: str, limit: int) -> Sequence[RunRecord]:
-        return tuple(reversed(self.launcher.history().get(job, ())))[:limit]

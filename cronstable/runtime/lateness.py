@@ -61,6 +61,7 @@ class LatenessWatch:
         self._started: dict[str, float] = {}
         self._succeeded: dict[str, tuple[float, Seconds | None]] = {}
         self._looked = 0.0
+        self._began = float("inf")
         self._between: dict[str, dict[Check, Seconds]] = {}
         self._latched: dict[str, frozenset[Check]] = {}
         self._found: dict[str, tuple[Lateness, ...]] = {}
@@ -84,6 +85,12 @@ class LatenessWatch:
         if record.started_at is not None and record.duration is not None:
             self._meanwhile(job, Check.LONG_RUN, record.started_at, record.duration)
 
+    def recalled(self, job: str, rows: Sequence[RunRecord]) -> None:
+        """What happened to ``job`` before this daemon began: a restart does not make a stale job fresh."""
+        for record in rows:
+            if record.outcome is Outcome.SUCCESS and record.finished_at > self._succeeded.get(job, (0.0, None))[0]:
+                self._succeeded[job] = (record.finished_at, None)
+
     def _meanwhile(self, job: Job, check: Check, since: float, span: Seconds) -> None:
         """Keep the worst between two looks; what began at ``since`` and was too long at the last look is told."""
         limit = limits_of(job.options.raw).get(check)
@@ -103,6 +110,7 @@ class LatenessWatch:
     def look(self) -> None:
         """Judge every job now."""
         jobs = self._scheduler.jobs
+        self._began = min(self._began, self._clock.now().wall)
         for known in (self._since, self._started, self._succeeded, self._between, self._latched, self._found):
             for name in [name for name in known if name not in jobs]:
                 del known[name]
@@ -151,11 +159,12 @@ class LatenessWatch:
 
     def _facts(self, job: Job, since: float, now: float, between: Mapping[Check, Seconds]) -> Facts:
         success, duration = self._succeeded.get(job.name, (since, None))
+        watched_from = 0.0 if since <= self._began else since
         return Facts(
             now=now,
             due=self._unanswered(job, max(since, self._started.get(job.name, since)), now),
             oldest_start=min((run.started_at for run in self._launcher.live().get(job.name, ())), default=None),
-            success_since=max(success, since),
+            success_since=max(success, watched_from),
             last_duration=duration,
             late_start=between.get(Check.LATE_START),
             long_run=between.get(Check.LONG_RUN),

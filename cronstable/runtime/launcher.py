@@ -17,6 +17,7 @@ from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Rea
 from cronstable.core.events import Decided, RunFinished, RunStarted
 from cronstable.core.job import Job
 from cronstable.core.overlap import Enqueue, Full, Replace, Skip, decide_overlap
+from cronstable.core.records import merge_rows
 from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
 from cronstable.plugin.protocols import Ids
 from cronstable.runtime.bus import EventBus
@@ -140,6 +141,7 @@ class Launcher:
         self.admission: Admission | None = None
         self.tracer: Tracer | None = None
         self.complete: Callable[[RunRecord], RunRecord] = _as_it_is
+        self.remembered: Callable[[RunRecord], None] = lambda record: None
         self.stopping = False
         self._live: Mapping[str, tuple[LiveRun, ...]] | None = None
         self._rows: Mapping[str, tuple[RunRecord, ...]] | None = None
@@ -223,6 +225,12 @@ class Launcher:
     def remember(self, record: RunRecord) -> None:
         """Add a row to the history of its job; runs that end here get theirs by themselves."""
         self._history.setdefault(record.key.job, deque(maxlen=HISTORY)).append(record)
+        self._rows = None
+        self.remembered(record)
+
+    def recall(self, job: str, rows: Sequence[RunRecord]) -> None:
+        """Rows of before the start of this daemon, or of other nodes, join the history of ``job``."""
+        self._history[job] = deque(merge_rows(HISTORY, self._history.get(job, ()), rows), maxlen=HISTORY)
         self._rows = None
 
     def forget(self, keep: Mapping[str, Job]) -> None:

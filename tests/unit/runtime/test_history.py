@@ -1,0 +1,338 @@
+"""History, archived output and secrets over a restart, on virtual time and a store in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import anyio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cronstable.builtin.memory_state import Contents, MemoryStateStore
+from cronstable.config import Config
+from cronstable.config.model import StateConfig
+from cronstable.core.decision import Decision, DecisionRing, Reason, Verdict
+from cronstable.core.job import Job, JobOptions
+from cronstable.core.records import decode, encode, merge_rows, run_of, run_row, stream
+from cronstable.core.redaction import MASK, looks_secret, redact, sources
+from cronstable.core.runs import LiveRun, Outcome, Resources, RunKey, RunRecord, Trigger
+from cronstable.core.schedule import Schedule
+from cronstable.core.store import StoreUnavailable
+from cronstable.plugin.descriptors import StateStoreBackend
+from cronstable.plugin.state_store import StoreInfo
+from cronstable.runtime.archive import LONGEST, Archive, end_of
+from cronstable.runtime.bus import EventBus
+from cronstable.runtime.history import RunHistory
+from cronstable.runtime.launcher import Launcher
+from cronstable.runtime.output import OutputHub
+from cronstable.runtime.runner import RunRequest
+from cronstable.runtime.state import StateKeeper
+from cronstable.testing.clock import VirtualClock, run_virtual, until
+from cronstable.testing.host import FakeHost, SeededIds, SeededRng
+
+BACKEND = StateStoreBackend(name="memory", factory="none:none")
+NOTHING: MappingProxyType[str, Any] = MappingProxyType({})
+
+
+class Store(MemoryStateStore):
+    """The store in memory, which can also be down."""
+
+    down = False
+
+    async def open(self) -> StoreInfo:
+        if self.down:
+            raise StoreUnavailable("down")
+        return await super().open()
+
+
+def job(name: str = "a", **raw: Any) -> Job:
+    options = JobOptions(raw=MappingProxyType(raw), environment=(("DB_PASSWORD", "hunter22"), ("COLOR", "green")))
+    return Job(name, "true", Schedule.parse("* * * * *", job_name=name, zone=UTC), options)
+
+
+class World:
+    """One life of a daemon's launcher, history and archive on ``contents``."""
+
+    def __init__(self, contents: Contents, jobs: list[Job], max_runs: int | None = 1000) -> None:
+        self.clock = VirtualClock.of_loop()
+        self.host = FakeHost(self.clock)
+        self.store = Store(self.clock, contents)
+        self.output: tuple[str | None, str | None] = (None, None)
+        self.told: list[tuple[str, int]] = []
+        self.environ = {"API_TOKEN": "tok-12345", "HOME": "/home/x"}
+        self.config = Config(
+            tuple(jobs), None, {"web": {"authToken": {"value": "web-secret"}}}, {}, None, "id", (),
+            StateConfig(BACKEND, None, {}, max_runs_per_job=max_runs),
+        )  # fmt: skip
+        self.keeper = StateKeeper(
+            make=lambda policy, host: self.store,
+            host=self.host,
+            clock=self.clock,
+            rng=SeededRng(),
+            log=self.host.log,
+        )
+        self.keeper.configure(self.config.state)
+        self.launcher = Launcher(
+            execute=self._execute,
+            clock=self.clock,
+            ids=SeededIds(str(len(contents.streams))),
+            bus=EventBus(self.host.log),
+            hub=OutputHub(),
+            log=self.host.log,
+            node="node-a",
+            decisions=DecisionRing(),
+        )
+        self.history = RunHistory(
+            keeper=self.keeper,
+            launcher=self.launcher,
+            clock=self.clock,
+            jobs=lambda: {job.name: job for job in jobs},
+            log=self.host.log,
+            recalled=lambda name, rows: self.told.append((name, len(rows))),
+        )
+        self.archive = Archive(keeper=self.keeper, host=self.host, config=lambda: self.config, environ=self.environ)
+        self.launcher.listeners += (self.archive,)
+
+    async def _execute(
+        self, request: RunRequest, on_started: Callable[[LiveRun], None], permit: Callable[[], None]
+    ) -> RunRecord:
+        permit()
+        now = self.clock.now().wall
+        on_started(LiveRun(request.key, 7, now))
+        await self.clock.sleep(1.0)
+        out, err = self.output
+        return RunRecord(request.key, Outcome.SUCCESS, 0, now, now + 1, 1.0, stdout=out, stderr=err)
+
+    async def once(self, job: Job, at: int | None = None) -> None:
+        run = Decision(Verdict.RUN, Reason.NO_ELECTION)
+        self.launcher.start(job, run, scheduled_at=at, trigger=Trigger.SCHEDULE, recheck=lambda: run)
+        await self.launcher.idle()
+
+
+def live(
+    contents: Contents, jobs: list[Job], scene: Callable[[World], Awaitable[None]], *, down: bool = False, **how: Any
+) -> World:
+    """One daemon's life on ``contents``."""
+
+    async def main() -> World:
+        world = World(contents, jobs, **how)
+        world.store.down = down
+        async with anyio.create_task_group() as tasks:
+            world.launcher.bind(tasks)
+            world.archive.bind(tasks)
+            tasks.start_soon(world.keeper.run)
+            tasks.start_soon(world.history.run)
+            await world.keeper.settled(5)
+            await scene(world)
+            await world.archive.idle()
+            await world.keeper.finish()
+            tasks.cancel_scope.cancel()
+        return world
+
+    return run_virtual(main)
+
+
+def test_runs_and_skips_of_before_a_restart_are_there_again() -> None:
+    contents = Contents()
+    one = job()
+
+    async def before(world: World) -> None:
+        await world.once(one, at=60)
+        world.launcher.record(one, 120, Decision(Verdict.SKIP, Reason.PAUSED))
+        world.launcher.record(one, 180, Decision(Verdict.SKIP, Reason.NOT_LEADER))
+
+    async def after(world: World) -> None:
+        await until(lambda: world.told, within=10)
+        rows = world.launcher.history()["a"]
+        assert [(r.key.scheduled_at, r.outcome, r.skip_reason, r.node) for r in rows] == [
+            (60, Outcome.SUCCESS, None, "node-a"),
+            (120, Outcome.SKIPPED, "paused", "node-a"),
+        ]
+        await world.once(one, at=240)
+        listed = await world.history.runs("a", 10)
+        assert [r.key.scheduled_at for r in listed] == [240, 120, 60]
+        assert [r.key.scheduled_at for r in await world.history.runs("a", 1)] == [240]
+        assert list(await world.history.runs("nobody", 5)) == []
+
+    live(contents, [one], before)
+    live(contents, [one], after)
+
+
+def test_without_an_answer_the_list_is_what_the_node_remembers() -> None:
+    one = job()
+
+    async def scene(world: World) -> None:
+        await world.once(one, at=60)
+        assert [r.key.scheduled_at for r in await world.history.runs("a", 10)] == [60]
+        assert await world.history.last("a") is None
+        assert world.launcher.history()["a"][0].node is None
+
+    live(Contents(), [one], scene, down=True)
+
+
+def test_the_history_of_ten_thousand_jobs_comes_in_the_background() -> None:
+    contents = Contents()
+    jobs = [job(f"job-{number}") for number in range(10_000)]
+    for one in jobs:
+        row = run_row(RunRecord(RunKey(one.name, one.name, 60), Outcome.SUCCESS, 0, 60.0, 61.0, 1.0), "n")
+        contents.streams[stream("runs", one.name)] = {"1": encode(row)}
+
+    async def scene(world: World) -> None:
+        assert not world.launcher.history()
+        await until(lambda: len(world.launcher.history()) == 10_000, within=60)
+
+    live(contents, jobs, scene)
+
+
+def test_as_many_rows_are_kept_as_the_configuration_says() -> None:
+    contents = Contents()
+    one = job()
+
+    async def scene(world: World) -> None:
+        for number in range(40):
+            await world.once(one, at=60 * number)
+        await world.keeper.flush()
+
+    live(contents, [one], scene, max_runs=10)
+    assert 10 <= len(contents.streams["runs/a"]) <= 18
+    live(contents, [one], scene, max_runs=None)
+    assert len(contents.streams["runs/a"]) >= 50
+
+
+def test_output_is_archived_when_asked_for_and_without_secrets(tmp_path: Path) -> None:
+    contents = Contents()
+    (tmp_path / "secret").write_text("from-a-file\n")
+    report = {"report": {"webhook": {"url": {"fromFile": str(tmp_path / "secret")}}}}
+    kept, plain = job("kept", archiveOutput=True, onFailure=report), job("plain")
+    quiet = job("raw", archiveOutput=True, redactArchivedSecrets=False)
+    text = "hunter22 green tok-12345 from-a-file web-secret /home/x\n"
+
+    async def scene(world: World) -> None:
+        world.output = (text, "")
+        for one in (kept, plain, quiet):
+            await world.once(one)
+
+    live(contents, [kept, plain, quiet], scene)
+    assert sorted(name for name in contents.streams if name.startswith("logs/")) == ["logs/kept", "logs/raw"]
+    (record,) = contents.streams["logs/kept"].values()
+    data = decode(record)
+    assert data is not None
+    assert data["stdout"] == f"{MASK} green {MASK} {MASK} {MASK} /home/x\n"
+    assert data["stderr"] == ""
+    (raw,) = contents.streams["logs/raw"].values()
+    assert json.loads(raw)["data"]["stdout"] == text
+
+
+def test_output_whose_secrets_cannot_be_looked_up_is_not_kept(tmp_path: Path) -> None:
+    contents = Contents()
+    report = {"report": {"webhook": {"url": {"fromFile": str(tmp_path / "gone")}}}}
+    one = job(archiveOutput=True, onFailure=report)
+
+    async def scene(world: World) -> None:
+        world.output = ("hunter22", None)
+        await world.once(one)
+
+    world = live(contents, [one], scene)
+    assert "logs/a" not in contents.streams
+    assert world.host.logged("archived output of job a")
+
+
+def test_of_too_much_output_the_end_is_kept() -> None:
+    assert end_of("short") == "short"
+    text = end_of("x" * LONGEST + "the end")
+    assert text.endswith("the end")
+    assert "7 characters discarded" in text
+    assert len(encode({"text": end_of("\N{SNOWMAN}" * LONGEST)})) < LONGEST
+
+
+def test_names_that_tell_of_a_secret() -> None:
+    secret = [
+        "DB_PASSWORD",
+        "PGPASSWORD",
+        "API_KEY",
+        "TOKEN",
+        "PASS",
+        "AWS_SECRET_ACCESS_KEY",
+        "SENTRY_DSN",
+        "MYSQL_PWD",
+    ]
+    assert [name for name in secret if not looks_secret(name)] == []
+    assert [name for name in ("PATH", "HOME", "KEYBOARD", "MONKEY", "PASSAGE", "LANG") if looks_secret(name)] == []
+
+
+def test_sources_of_secrets_are_known_by_their_shape() -> None:
+    tree = {
+        "a": [{"b": {"fromFile": "/x"}}],
+        "c": {"value": "v", "fromEnvVar": "E"},
+        "env": [{"key": "k", "value": "v"}],
+    }
+    assert list(sources(tree)) == [{"fromFile": "/x"}, {"value": "v", "fromEnvVar": "E"}]
+
+
+def test_the_lines_of_a_long_secret_are_masked_each_for_itself() -> None:
+    key = "-----BEGIN-----\nAbCdEf\nGhIjKl\n-----END-----\n"
+    assert redact("x AbCdEf y", [key]) == f"x {MASK} y"
+    assert redact("abc", ["abc", ""]) == "abc"
+    assert redact("longer-secret", ["secret", "longer-secret"]) == MASK
+
+
+TIMES = st.floats(min_value=0, max_value=2e9)
+ROWS = st.builds(
+    RunRecord,
+    st.builds(
+        RunKey, st.text(), st.just("a"), st.none() | st.integers(0, 2**31), st.integers(0, 9), st.sampled_from(Trigger)
+    ),
+    st.sampled_from(Outcome),
+    st.none() | st.integers(-128, 255),
+    st.none() | TIMES,
+    TIMES,
+    st.none() | TIMES,
+    fail_reason=st.none() | st.text(),
+    skip_reason=st.none() | st.text(),
+    resources=st.none() | st.builds(Resources, TIMES, TIMES, st.integers(0, 2**40), taken=st.integers(0, 9)),
+    node=st.just("node-a"),
+)
+
+
+@given(ROWS)
+def test_a_row_says_all_of_a_run_but_its_output(record: RunRecord) -> None:
+    row = decode(encode(run_row(record, "node-a")))
+    assert row is not None
+    assert run_of("a", row) == record
+
+
+KEYS = st.sampled_from(["outcome", "finishedAt", "trigger", "attempt", "exitCode"])
+
+
+@given(st.dictionaries(KEYS, st.none() | st.booleans() | st.text() | st.just([]) | st.just("success")))
+def test_what_is_no_row_is_none_and_never_an_error(row: dict[str, Any]) -> None:
+    # A time of the wrong type is never a row.
+    assert run_of("a", row) is None
+
+
+@given(st.lists(ROWS, max_size=8), st.lists(ROWS, max_size=8), st.integers(0, 6))
+def test_the_latest_run_is_the_one_that_ended_last_whatever_order_records_stand_in(
+    one: list[RunRecord], two: list[RunRecord], limit: int
+) -> None:
+    merged = merge_rows(limit, one, two, reversed(one))
+    ends = [record.finished_at for record in merged]
+    assert ends == sorted(ends)
+    assert len(merged) <= limit
+    ids = [record.key.run_id for record in merged if record.key.run_id]
+    assert len(ids) == len(set(ids))
+    whole = merge_rows(1000, one, two)
+    assert merged == whole[len(whole) - len(merged) :]
+    assert len(merged) == min(limit, len(whole))
+
+
+def test_every_job_has_a_stream_that_a_store_takes_and_no_two_share_one() -> None:
+    names = ["a", "a/b", "/", "//", "/a", "a/", "x" * 600, "x" * 601, "etc/cron.d/x:3"]
+    streams = [stream("runs", name) for name in names]
+    assert len(set(streams)) == len(names)
+    assert all(len(one) <= 512 and all(one.split("/")) for one in streams)
+    assert streams[0] == "runs/a"
