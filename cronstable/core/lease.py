@@ -109,10 +109,15 @@ def next_change(state: LeaseState, boot: float) -> float | None:
 
 def stored_ttl(record: LeaseRecord, timing: LeaseTiming) -> Seconds:
     """How long ``record`` must stand still: the ttl its holder stored, within bounds; ours when it stored none."""
+    return bounded_ttl(record, timing.ttl, timing.floor)
+
+
+def bounded_ttl(record: LeaseRecord, own: Seconds, floor: Seconds) -> Seconds:
+    """As ``stored_ttl``. ``own``: the ttl of whoever looks; ``floor``: no ttl is shorter."""
     ttl = record.ttl
     if math.isnan(ttl) or ttl <= 0:
-        return timing.ttl
-    return min(max(ttl, timing.floor), max(LONGEST_STORED_TTL, timing.ttl))
+        return own
+    return min(max(ttl, floor), max(LONGEST_STORED_TTL, own))
 
 
 def takeover_at(state: LeaseState, now: Instant) -> float | None:
@@ -120,7 +125,11 @@ def takeover_at(state: LeaseState, now: Instant) -> float | None:
     standing = state.standing
     if standing is None or state.expires_itself:
         return None
-    ttl = stored_ttl(standing.record, state.timing)
+    return dead_at(standing, stored_ttl(standing.record, state.timing), now)
+
+
+def dead_at(standing: Standing, ttl: Seconds, now: Instant) -> float:
+    """The boot instant from which the holder of a record that stands still counts as dead (claims.md 10)."""
     still = standing.since + ttl
     if standing.record.expires_at is None:
         return still

@@ -17,8 +17,6 @@ from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.job import Json
 from cronstable.core.retry import RetryPolicy
 
-KEEP: Final = 8
-"""Records kept of a job (reference 4)."""
 OVERDUE: Final[Seconds] = 30.0
 """How long after its time an attempt of another node may be taken over, unless that node cannot start it any more."""
 
