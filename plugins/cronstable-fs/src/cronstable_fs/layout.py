@@ -37,6 +37,20 @@ def decode_name(encoded: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """One file that is written under a lock. ``lock`` is created once and never replaced: it is only a mutex.
+
+    ``directory``: where ``file`` is. ``tmp``: where it is written before it gets its name. ``limit``: bytes read of it.
+    """
+
+    directory: str
+    file: str
+    lock: str
+    tmp: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """The paths of one deployment. ``lock`` is created once and never replaced or removed: it is only a mutex."""
 
@@ -65,6 +79,10 @@ class Layout:
             lease=f"{lease}.lease",
             lock=f"{lease}.lock",
         )
+
+    def place(self, limit: int) -> Place:
+        """Where the lease is written."""
+        return Place(self.leases, self.lease, self.lock, self.tmp, limit)
 
     def temporary(self, unique: str) -> str:
         """A name for a file on its way to another name."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final, TypeAlias, TypeVar, assert_never
+from dataclasses import replace
+from typing import Final, TypeVar, assert_never
 
 from cronstable.api import (
     Appended,
@@ -26,32 +24,23 @@ from cronstable.api import (
     Vacant,
 )
 from cronstable_fs import disk, record
+from cronstable_fs.access import Access
 from cronstable_fs.claims import ClaimShelf
 from cronstable_fs.layout import Layout
 from cronstable_fs.reboot import RebootShelf
-from cronstable_fs.section import BUSY, Attempt, LockLostError, Section, TooLateError
+from cronstable_fs.section import LockLostError, Section
 
 LANE: Final = "cronstable-fs"
 """Our own threads: an election must not queue behind anybody's slow reads (reference 13, row 35)."""
 
-LOCK_PAUSE: Final = 0.02
-"""Seconds between two tries for a lock that another node holds; a healthy section is over in a few milliseconds."""
-
 R = TypeVar("R")
-_Failure: TypeAlias = OSError | LockLostError | TooLateError
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """An error on its way out of a thread, carried as a value so that ETIMEDOUT is not taken for our own deadline."""
-
-    error: _Failure
 
 
 class FilesystemLeaseStore:
     """``LeaseStore``, ``RebootMarks`` and ``ClaimLog`` over a directory. One instance per process and lease.
 
-    ``ttl`` stands in for records whose writer stored none. ``op_timeout``: seconds one call may take, lock included.
+    ``ttl`` stands in for records whose writer stored none. ``op_timeout``: seconds one call may take, lock included;
+    ``access`` given, that one's count.
     Of the file nothing is remembered between two calls, no descriptor, no inode, no content, but the highest fence.
     """
 
@@ -64,17 +53,20 @@ class FilesystemLeaseStore:
         ttl: Seconds,
         op_timeout: Seconds,
         platform: str = sys.platform,
+        access: Access | None = None,
     ) -> None:
         self._host = host
         self._layout = layout
+        self._place = layout.place(record.MAX_BYTES)
         self._election = election
         self._ttl = ttl
-        self._op_timeout = op_timeout
-        self._platform = platform
+        directories = (layout.leases, layout.tmp, layout.reboot, layout.claims, layout.entries)
+        self._access = access or Access(
+            host, layout.root, directories, op_timeout=op_timeout, lane=LANE, platform=platform
+        )
         self._shelf = RebootShelf(host.fs, layout)
         self._claims = ClaimShelf(host.fs, layout)
         self._entry = host.ids.token(6)
-        self._seen_root = False
         self._prune_due = False
         self._lost: tuple[str, int] | None = None
         self._highest = 0
@@ -277,119 +269,18 @@ class FilesystemLeaseStore:
     def _is_lost(self, grant: Grant) -> bool:
         return self._lost == (grant.holder.token, grant.fence)
 
-    # -- around it
-
-    async def _locked(self, what: str, body: Callable[[Section], R]) -> R:
-        """Run ``body`` in a locked section, waiting for the lock and healing what heals by itself, until the deadline.
-
-        A body may run more than once: it must recognise its own write by the nonce.
-        """
-        deadline = self._host.clock.now().boot + self._op_timeout
-        written = False
-        healings = disk.STALE_RETRIES
-        while True:
-            attempt = Attempt(self._host.clock, deadline)
-            section = Section(self._host.fs, self._layout, attempt, self._host.ids.token(), self._platform)
-            try:
-                result = await self._off_loop(partial(section.run, body), deadline)
-            except TimeoutError:
-                attempt.abandoned = True
-                raise self._hung(what, written or attempt.written) from None
-            finally:
-                # Also when we are cancelled: a thread that wakes up late must find that nobody waits for it.
-                attempt.abandoned = True
-            written = written or attempt.written
-            if result is BUSY:
-                await self._wait_for_lock(what, deadline, written)
-            elif not isinstance(result, _Failed):
-                return result
-            else:
-                healings -= 1
-                await self._heal(what, result.error, healings, written)
-
-    async def _heal(
-        self, what: str, error: OSError | LockLostError | TooLateError, healings: int, written: bool
-    ) -> None:
-        """Return when another attempt may succeed, else raise ``StoreUnavailable``."""
-        if isinstance(error, LockLostError):
-            if error.written or healings < 0:
-                raise self._unavailable(what, "the file server forgot our lock while we were writing", written)
-        elif isinstance(error, TooLateError):
-            raise self._hung(what, written)
-        elif error.errno == errno.ENOENT and healings >= 0:
-            await self._unlocked(what, self._restore_directories)
-        elif error.errno != errno.ESTALE or healings < 0:
-            raise self._unavailable(what, disk.describe(error), written)
-
-    async def _unlocked(self, what: str, call: Callable[[], R]) -> R:
-        deadline = self._host.clock.now().boot + self._op_timeout
-        try:
-            result = await self._off_loop(call, deadline)
-        except TimeoutError:
-            raise self._hung(what, False) from None
-        if not isinstance(result, _Failed):
-            return result
-        raise self._unavailable(what, _text(result.error), False)
-
-    async def _off_loop(self, call: Callable[[], R], deadline: float) -> R | _Failed:
-        """``TimeoutError`` leaves here only when the thread gave no answer in time; ETIMEDOUT comes as ``_Failed``."""
-
-        def guarded() -> R | _Failed:
-            try:
-                if not self._seen_root:
-                    self._make_directories()
-                return call()
-            except (OSError, LockLostError, TooLateError) as error:
-                return _Failed(error)
-
-        left = deadline - self._host.clock.now().boot
-        if left <= 0:
-            raise TimeoutError
-        return await self._host.threads.run(guarded, timeout=left, lane=LANE)
-
-    async def _wait_for_lock(self, what: str, deadline: float, written: bool) -> None:
-        clock = self._host.clock
-        pause = LOCK_PAUSE * (1 + self._host.rng.random())
-        if clock.now().boot + pause >= deadline:
-            detail = f"the lock was not free for {self._op_timeout:g} s: a node is frozen inside it, or its mount hangs"
-            raise self._unavailable(what, detail, written)
-        await clock.sleep(pause)
-
-    # -- directories
-
-    def _make_directories(self) -> None:
-        layout = self._layout
-        for directory in (layout.leases, layout.tmp, layout.reboot, layout.claims, layout.entries):
-            self._host.fs.makedirs(directory, 0o700)
-        self._seen_root = True
-
     def _insist_on_directories(self) -> None:
         """No file is a vacancy only where it could be: an unmounted share is none."""
         try:
             self._host.fs.listdir(self._layout.leases)
         except FileNotFoundError:
-            self._restore_directories()
+            self._access.restore_directories()
 
-    def _restore_directories(self) -> None:
-        """Put back what somebody removed, but never the root: that is gone when the share is not mounted.
+    async def _locked(self, what: str, body: Callable[[Section], R]) -> R:
+        return await self._access.locked(what, self._place, body)
 
-        Created anew on the local disk it would elect a leader on every host.
-        """
-        self._host.fs.listdir(self._layout.root)
-        self._make_directories()
-
-    # -- errors
-
-    def _unavailable(self, what: str, detail: str, ambiguous: bool) -> StoreUnavailable:
-        return StoreUnavailable(f"{what}: {detail} ({self._layout.lease})", ambiguous=ambiguous)
-
-    def _hung(self, what: str, ambiguous: bool) -> StoreUnavailable:
-        detail = f"no answer from the mount within {self._op_timeout:g} s"
-        return self._unavailable(what, detail, ambiguous)
-
-
-def _text(error: Exception) -> str:
-    return disk.describe(error) if isinstance(error, OSError) else type(error).__name__
+    async def _unlocked(self, what: str, call: Callable[[], R]) -> R:
+        return await self._access.unlocked(what, self._layout.lease, call)
 
 
 def _grant_of(found: LeaseRecord) -> Grant:

@@ -1,4 +1,4 @@
-"""The locked section: the only place where the lease file is written.
+"""The locked section: the only place where a lease file or a document is written.
 
 A lock is a mutex for these few calls and nothing more. A file server that restarts forgets it without telling us, so
 the section doubts it: before the rename and after it a second descriptor must be refused the lock, the file is read
@@ -16,8 +16,7 @@ from typing import Final, TypeVar
 
 from cronstable.api import Clock, FileSystem
 from cronstable_fs import disk
-from cronstable_fs.layout import Layout
-from cronstable_fs.record import MAX_BYTES
+from cronstable_fs.layout import Place
 
 R = TypeVar("R")
 
@@ -77,11 +76,11 @@ class Attempt:
 class Section:
     """What a body may do while it holds the lock. Lives for one attempt, in one thread."""
 
-    def __init__(self, fs: FileSystem, layout: Layout, attempt: Attempt, unique: str, platform: str) -> None:
+    def __init__(self, fs: FileSystem, place: Place, attempt: Attempt, unique: str, platform: str) -> None:
         self._fs = fs
-        self._layout = layout
+        self._place = place
         self._attempt = attempt
-        self._temporary = layout.temporary(unique)
+        self._temporary = os.path.join(place.tmp, f"{unique}.tmp")
         self._platform = platform
 
     def run(self, body: Callable[[Section], R]) -> R | Busy:
@@ -101,8 +100,8 @@ class Section:
             disk.close_quietly(self._fs, fd)
 
     def read(self) -> bytes | None:
-        """The lease file as it is now, None when there is none."""
-        return disk.read_file(self._fs, self._layout.lease, MAX_BYTES)
+        """The file as it is now, None when there is none."""
+        return disk.read_file(self._fs, self._place.file, self._place.limit)
 
     def write(self, before: bytes | None, data: bytes, *, durable: bool) -> bytes | None:
         """Put ``data`` in the place of ``before`` and return what stands there afterwards.
@@ -119,18 +118,35 @@ class Section:
                 return found
             self._attempt.commit()
             if before is None:
-                self.publish_new(self._temporary, self._layout.lease)
+                self.publish_new(self._temporary, self._place.file)
             else:
-                self._fs.replace(self._temporary, self._layout.lease)
+                self._fs.replace(self._temporary, self._place.file)
                 renamed = True
         finally:
             if not renamed:
                 # After a rename that failed this matters: should it come through late, it finds nothing to rename.
                 disk.unlink_quietly(self._fs, self._temporary)
         if durable:
-            disk.sync_directory(self._fs, self._layout.leases, self._platform)
+            disk.sync_directory(self._fs, self._place.directory, self._platform)
         found = self.read()
         if found == data:
+            self._prove_lock(written=True)
+        return found
+
+    def remove(self, before: bytes) -> bytes | None:
+        """Take the file away if ``before`` stands there; return what stands there afterwards. Durable.
+
+        Bytes that were covered by a write of another node go with them only while the lock is lost: see ``write``.
+        """
+        self._prove_lock(written=False)
+        found = self.read()
+        if found != before:
+            return found
+        self._attempt.commit()
+        self._fs.unlink(self._place.file)
+        disk.sync_directory(self._fs, self._place.directory, self._platform)
+        found = self.read()
+        if found is None:
             self._prove_lock(written=True)
         return found
 
@@ -144,7 +160,7 @@ class Section:
         finally:
             disk.unlink_quietly(self._fs, self._temporary)
         disk.sync_directory(self._fs, directory, self._platform)
-        return disk.read_file(self._fs, path, MAX_BYTES)
+        return disk.read_file(self._fs, path, self._place.limit)
 
     def name(self, directory: str, path: str, data: bytes) -> bytes | None:
         """Like ``create``, by ``link()`` and nothing else: a mount without hard links is an error here.
@@ -160,7 +176,7 @@ class Section:
         finally:
             disk.unlink_quietly(self._fs, self._temporary)
         disk.sync_directory(self._fs, directory, self._platform)
-        return disk.read_file(self._fs, path, MAX_BYTES)
+        return disk.read_file(self._fs, path, self._place.limit)
 
     def put(self, directory: str, path: str, data: bytes) -> None:
         """Replace ``path`` by ``data``. Durable."""
@@ -198,4 +214,4 @@ class Section:
             disk.close_quietly(self._fs, fd)
 
     def _open_lock(self) -> int:
-        return self._fs.open(self._layout.lock, os.O_RDWR | os.O_CREAT, 0o600)
+        return self._fs.open(self._place.lock, os.O_RDWR | os.O_CREAT, 0o600)
