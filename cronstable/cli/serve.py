@@ -23,7 +23,7 @@ from cronstable.plugin.manager import Plugins, Provided, load_factory
 from cronstable.plugin.protocols import Election, ElectionContext, Host, Notifier, Service
 from cronstable.plugin.state_store import StateStore
 from cronstable.runtime.capture import LineBatch
-from cronstable.runtime.console import Console, ConsoleHandler, hold_standard_descriptors
+from cronstable.runtime.console import Console, ConsoleHandler, SecondsFormatter, hold_standard_descriptors
 from cronstable.runtime.daemon import Daemon, Parts
 from cronstable.runtime.execute import make_execute
 from cronstable.runtime.files import SystemFiles
@@ -38,6 +38,7 @@ from cronstable.runtime.start import keep_descriptors_from_children
 from cronstable.runtime.system import SystemClock, SystemIds, SystemRng
 from cronstable.runtime.threads import ThreadLanes
 
+_LOGGINGS_OWN_FILE = logging._srcfile
 LOG_FORMAT = "%(asctime)s %(levelname)s (%(name)s) %(message)s"
 
 
@@ -109,6 +110,7 @@ def _serve(wishes: Wishes, log: logging.Logger, output: Console, spans: RunSpans
         tracer=spans,
         shutdown_grace=wishes.grace,
         environ=dict(os.environ),
+        pid=os.getpid(),
     )
     _settle_memory()
     return anyio.run(_run, first, first.config, parts)
@@ -131,10 +133,11 @@ async def _run(first: LoadResult, config: Config, parts: Parts) -> int:
 
 def _logging(errors: Console, wishes: Wishes) -> logging.Logger:
     handler = ConsoleHandler(errors)
-    handler.setFormatter(JsonFormatter() if wishes.log_format == "json" else logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(JsonFormatter() if wishes.log_format == "json" else SecondsFormatter(LOG_FORMAT))
     logging.basicConfig(level=wishes.level, handlers=[handler], force=True)
     # Neither of our formats shows these, and each costs every record something (logging HOWTO, 'Optimization').
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
     for client in ("httpx", "httpcore"):
         # They log whole addresses, and the address of a check-in or a webhook is a secret.
         logging.getLogger(client).setLevel(logging.WARNING)
@@ -152,6 +155,8 @@ class _Configured:
         if section is None or section == self._seen:
             return
         self._seen = section
+        # A format of the user's own may name file and line.
+        logging._srcfile = _LOGGINGS_OWN_FILE
         try:
             logging.config.dictConfig(dict(section))
         except (ValueError, TypeError, AttributeError, ImportError) as error:

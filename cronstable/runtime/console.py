@@ -111,6 +111,23 @@ def _wait_writable(fd: int) -> None:
     select.select([], [fd], [], 1.0)
 
 
+class SecondsFormatter(logging.Formatter):
+    """A formatter that writes out each second once: a burst of runs says hundreds of lines in the same one."""
+
+    def __init__(self, fmt: str) -> None:
+        super().__init__(fmt)
+        self._second = -1
+        self._text = ""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """The local time with milliseconds, as logging writes it by default."""
+        second = int(record.created)
+        if second != self._second:
+            self._text = super().formatTime(record, self.default_time_format)
+            self._second = second
+        return f"{self._text},{int(record.msecs):03d}"
+
+
 class ConsoleHandler(logging.Handler):
     """A logging handler on top of a ``Console``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 
 from cronstable.core.clock import Clock, Seconds
 from cronstable.core.occurrence import occurrence_env
@@ -80,7 +79,9 @@ def make_execute(
         ) -> Awaitable[RunRecord]:
             catchup = request.key.trigger is Trigger.CATCHUP
             own = occurrence_env(request.key, node(), DEPLOYMENT, catchup, first_run_id=request.first_run_id)
-            complete = replace(request, variables={**request.variables, **own})
+            complete = RunRequest(
+                request.key, request.job, request.cancellation, {**request.variables, **own}, request.first_run_id
+            )
             return run_job(complete, tools, on_started=on_started, permit=permit)
 
         return execute

@@ -100,7 +100,21 @@ class Flight:
     first_run_id: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     on_over: Callable[[Decision | None], None] | None = None
-    over: anyio.Event = field(default_factory=anyio.Event)
+    _landed: bool = False
+    _over: anyio.Event | None = None
+
+    def land(self) -> None:
+        """Its record is final, or there is none."""
+        self._landed = True
+        if self._over is not None:
+            self._over.set()
+
+    async def over(self) -> None:
+        """Return once it landed."""
+        # The event is made when somebody waits, which is rare: it would cost each run as much as a log line's date.
+        if not self._landed:
+            self._over = self._over or anyio.Event()
+            await self._over.wait()
 
     def as_live(self) -> LiveRun:
         """What the overlap decision sees: a run that is about to be spawned counts as living."""
@@ -192,7 +206,7 @@ class Launcher:
         while self._flights:
             for flights in tuple(self._flights.values()):
                 for flight in tuple(flights):
-                    await flight.over.wait()
+                    await flight.over()
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
@@ -356,7 +370,7 @@ class Launcher:
         """Until the runs ahead are over, or this one is not wanted any more."""
         with flight.cancellation.scope():
             for other in flight.ahead:
-                await other.over.wait()
+                await other.over()
         flight.queued = False
 
     async def _evict(self, victims: Sequence[Flight], job: Job) -> bool:
@@ -364,7 +378,7 @@ class Launcher:
             victim.cancellation.request("replaced")
         with anyio.move_on_after(job.options.kill_timeout + REPLACE_GRACE):
             for victim in victims:
-                await victim.over.wait()
+                await victim.over()
             return True
         return False
 
@@ -380,7 +394,7 @@ class Launcher:
         flights.remove(flight)
         if not flights:
             del self._flights[flight.job.name]
-        flight.over.set()
+        flight.land()
         if flight.on_over is not None:
             flight.on_over(refusal)
         self._live = None

@@ -156,7 +156,7 @@ class _Run:
             captured.append("stderr")
         self._captures = {stream: StreamCapture(options.save_limit, options.max_line_length) for stream in captured}
         self._pumping = 0
-        self._drained = anyio.Event()
+        self._drained: anyio.Event
         self._congested: list[anyio.CancelScope] = []
         self._output_over = False
         self._lines = 0
@@ -198,6 +198,7 @@ class _Run:
             return self._judge(end, code)
         async with anyio.create_task_group() as tasks:
             self._pumping = len(self._captures)
+            self._drained = anyio.Event()
             for stream in self._captures:
                 tasks.start_soon(self._pump, process, stream)
             end, code = await self._until_over(process)
@@ -302,6 +303,10 @@ class _Run:
 
     async def _finish_output(self, process: Process) -> None:
         """Wait a little for the streams to end; a process that was left behind must not keep the run (row 55)."""
+        # Nearly always the pipes end together with the command, and their readers come next: no timer for that.
+        await anyio.lowlevel.checkpoint()
+        if self._pumping == 0:
+            return
         if await self._within(OUTPUT_GRACE, self._drained.wait):
             return
         process.end_output()
