@@ -15,6 +15,7 @@ from cronstable.builtin.web.answers import Failure, error_answer, fail
 from cronstable.builtin.web.auth import Forbidden, Guard, Unauthorized, foreign_origin
 from cronstable.builtin.web.dashboard import Dashboard
 from cronstable.builtin.web.eventlog import EventLog
+from cronstable.builtin.web.node import NodeLoad
 from cronstable.builtin.web.planner import Planner
 from cronstable.builtin.web.reading import Reading
 from cronstable.builtin.web.routes import Route
@@ -44,12 +45,13 @@ class Api:
         self._site = Site(host, settings, guard)
         self.streams = Streams(host.log)
         self.events = EventLog(host)
+        self.load = NodeLoad(host, settings.node_history)
         self.routes = tuple(self._routes())
         self.pages = tuple(Dashboard(self._site).routes()) if settings.ui else ()
         self._open = frozenset(route.path for route in (*self.routes, *self.pages) if route.open)
 
     def _routes(self) -> Iterable[Route]:
-        yield from Reading(self._site).routes()
+        yield from Reading(self._site, self.load).routes()
         yield from Tails(self._site, self.streams, self.events).routes()
         yield from Planner(self._site).routes()
         yield from Acting(self._site).routes()

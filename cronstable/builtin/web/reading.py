@@ -14,19 +14,25 @@ from cronstable.builtin.web.answers import (
     accepts_gzip,
     accepts_json,
     error_answer,
+    fail,
     json_answer,
     json_bytes,
     limit_of,
     matches,
 )
 from cronstable.builtin.web.documents import ClusterDocument, JobsDocument, Rendered
+from cronstable.builtin.web.node import NodeLoad
 from cronstable.builtin.web.resources import resources_document
 from cronstable.builtin.web.routes import JSON, LIMIT, TEXT, Route
 from cronstable.builtin.web.settings import ALL_SCOPES
 from cronstable.builtin.web.site import Site
+from cronstable.builtin.web.statestore import state_document
+from cronstable.builtin.web.trends import MOST, trends_document
 
 OFF_LOOP: Final = 10.0
 """Seconds for a document that is made in a thread."""
+RUNS: Final = 100
+"""Runs in one answer when nobody says how many."""
 GZIP_FROM: Final = 1024
 """Bytes below which compressing is not worth it."""
 
@@ -34,8 +40,9 @@ GZIP_FROM: Final = 1024
 class Reading:
     """Handlers of GET, for one site."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, load: NodeLoad) -> None:
         self._site = site
+        self._load = load
         self._jobs = JobsDocument()
         self._cluster = ClusterDocument()
         self._zipped: tuple[Rendered, bytes] | None = None
@@ -61,6 +68,10 @@ class Reading:
         yield Route(
             "GET", "/jobs/{name}/resources", self.resources, "What its runs used", limited, "Resources", query=(LIMIT,)
         )
+        yield Route("GET", "/jobs/{name}/trends", self.trends, "How it did lately", (200, 404), "Trends")
+        yield Route("GET", "/node", self.node, "How loaded this node is", answer="Node")
+        yield Route("GET", "/node/history", self.node_history, "How loaded it was", answer="NodeHistory")
+        yield Route("GET", "/state", self.state, "The state store", (200, 404), "State")
         yield Route(
             "GET", "/activity", self.activity, "Recent runs of all jobs", (200, 304, 400), "Activity", query=(LIMIT,)
         )
@@ -105,12 +116,40 @@ class Reading:
         return json_answer(shapes.job_entry(snapshot, job, self._site.wall()))
 
     async def runs(self, request: web.Request) -> web.Response:
-        """GET /jobs/{name}/runs?limit=N: the newest runs that this node remembers."""
+        """GET /jobs/{name}/runs?limit=N: the newest runs that are remembered, durably where there is a state store."""
         snapshot, job = self._site.find(request)
-        history = snapshot.history.get(job.name, ())
-        limit = limit_of(request)
-        recent = history if limit is None else history[-limit:]
-        return json_answer(shapes.runs_document(job.name, recent, snapshot.node_name))
+        limit = min(limit_of(request) or RUNS, MOST)
+        records = (await self._site.host.runs(job.name, limit))[::-1]
+        body = await self._site.host.threads.run(
+            lambda: shapes.dumps(shapes.runs_document(job.name, records, snapshot.node_name)),
+            timeout=OFF_LOOP,
+            lane="web",
+        )
+        return json_bytes(body)
+
+    async def trends(self, request: web.Request) -> web.Response:
+        """GET /jobs/{name}/trends."""
+        snapshot, job = self._site.find(request)
+        records, wall = await self._site.host.runs(job.name, MOST), self._site.wall()
+        body = await self._site.host.threads.run(
+            lambda: shapes.dumps(trends_document(job.name, snapshot, records, wall)), timeout=OFF_LOOP, lane="web"
+        )
+        return json_bytes(body)
+
+    async def node(self, request: web.Request) -> web.Response:
+        """GET /node."""
+        return json_answer(await self._load.document(self._site.host.snapshot().node_name))
+
+    async def node_history(self, request: web.Request) -> web.Response:
+        """GET /node/history. Points are [wall seconds, processor percent, memory percent], oldest first."""
+        return json_answer(self._load.history(self._site.host.snapshot().node_name))
+
+    async def state(self, request: web.Request) -> web.Response:
+        """GET /state: the state store and what it was asked for; 404 without one."""
+        state = self._site.host.snapshot().state
+        if state is None:
+            fail(404, "there is no state section in the configuration")
+        return json_answer(state_document(state))
 
     async def decisions(self, request: web.Request) -> web.Response:
         """GET /jobs/{name}/decisions?limit=N: why it ran here or did not. Made off the loop: it may be long."""

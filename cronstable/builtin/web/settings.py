@@ -80,6 +80,24 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeHistory:
+    """How often this node's load is looked at, in seconds, and how many looks are kept."""
+
+    enabled: bool = True
+    interval: float = 5.0
+    points: int = 720
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Who may scrape, and the upper bounds of the buckets of run durations, in seconds."""
+
+    enabled: bool = True
+    public: bool = False
+    buckets: tuple[float, ...] = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+
+
+@dataclass(frozen=True, slots=True)
 class WebSettings:
     """The parsed section. ``origins``: normalised, ``*`` for any. A rotated secret is a new section to the host."""
 
@@ -91,6 +109,8 @@ class WebSettings:
     socket_mode: int | None = None
     tls: Tls | None = None
     ui: bool = True
+    metrics: Metrics = Metrics()
+    node_history: NodeHistory = NodeHistory()
 
 
 def parse(section: Section) -> WebSettings:
@@ -120,6 +140,8 @@ def parse(section: Section) -> WebSettings:
         socket_mode=_socket_mode(section, problems),
         tls=_tls(section, listen, problems),
         ui=section.get("ui") is not False,
+        metrics=_metrics(section),
+        node_history=_node_history(section),
     )
     _check_buckets(section, problems)
     if problems:
@@ -340,6 +362,31 @@ def _tls(section: Section, listen: tuple[Tcp | Unix, ...], problems: list[Proble
     if len(problems) > before:
         return None
     return Tls(str(raw["cert"]), str(raw["key"]), _text(raw.get("clientCa")))
+
+
+def _node_history(section: Section) -> NodeHistory:
+    value = section.get("nodeHistory", True)
+    if not isinstance(value, dict):
+        return NodeHistory(enabled=value is not False)
+    interval, points, usual = value.get("interval"), value.get("points"), NodeHistory()
+    return NodeHistory(
+        enabled=value.get("enabled", True) is True,
+        interval=float(interval) if isinstance(interval, int | float) else usual.interval,
+        points=points if isinstance(points, int) else usual.points,
+    )
+
+
+def _metrics(section: Section) -> Metrics:
+    value = section.get("metrics", True)
+    if not isinstance(value, dict):
+        return Metrics(enabled=value is not False)
+    buckets = value.get("durationBuckets")
+    bounds = tuple(float(b) for b in buckets if isinstance(b, int | float)) if isinstance(buckets, list) else ()
+    return Metrics(
+        enabled=value.get("enabled", True) is True,
+        public=value.get("public", False) is True,
+        buckets=bounds or Metrics().buckets,
+    )
 
 
 def _check_buckets(section: Section, problems: list[Problem]) -> None:

@@ -107,11 +107,11 @@ def running_resources(running: Sequence[Resources]) -> Json:
 
 
 def runs_document(name: str, records: Sequence[RunRecord], node: str) -> dict[str, Json]:
-    """GET /jobs/{name}/runs: newest first, with figures over those runs, all of them of ``node``."""
+    """GET /jobs/{name}/runs: newest first, with figures over those runs; of ``node`` where a record does not say."""
     return {
         "name": name,
-        "runs": [{**run_entry(r), **_which(r), "node": node} for r in reversed(records)],
-        "stats": _stats(records),
+        "runs": [{**run_entry(r), **_which(r), "node": r.node or node} for r in reversed(records)],
+        "stats": stats_of(records),
     }
 
 
@@ -477,7 +477,7 @@ def _failing(history: Sequence[RunRecord]) -> bool:
     return next(verdicts, None) is Outcome.FAILURE
 
 
-def _stats(records: Sequence[RunRecord]) -> dict[str, Json]:
+def stats_of(records: Sequence[RunRecord]) -> dict[str, Json]:
     """Figures over runs; skips are no runs, and cancelled ones do not count towards the success rate."""
     runs = [r for r in records if r.outcome is not Outcome.SKIPPED]
     count = {outcome: sum(1 for r in runs if r.outcome is outcome) for outcome in Outcome}

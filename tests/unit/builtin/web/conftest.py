@@ -35,6 +35,7 @@ from cronstable.api import (
     Line,
     NoSuchJob,
     ReloadHealth,
+    RunRecord,
     Schedule,
 )
 from cronstable.builtin.web.service import make
@@ -76,6 +77,26 @@ class RealThreads:
             return await anyio.to_thread.run_sync(call)
 
 
+class Files:
+    """Files by their path, for reading alone."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self._opened: dict[int, str] = {}
+
+    def open(self, path: str, flags: int, mode: int = 0o600) -> int:
+        if path not in self.texts:
+            raise FileNotFoundError(path)
+        self._opened[len(self._opened) + 100] = path
+        return len(self._opened) + 99
+
+    def read(self, fd: int, n: int) -> bytes:
+        return self.texts[self._opened[fd]].encode()[:n]
+
+    def close(self, fd: int) -> None:
+        assert fd in self._opened
+
+
 class FakeHost:
     """What the API sees of a daemon; ``answers`` are the outcomes of commands, by their type's name."""
 
@@ -91,6 +112,8 @@ class FakeHost:
         self.ids = SeededIds("node-a")
         self.bus = EventBus(self.log)
         self.hub = OutputHub()
+        self.fs = Files()
+        self.stored: dict[str, tuple[RunRecord, ...]] = {}
         self.state = HostSnapshot(
             version="2.0.0",
             node_name="node-a",
@@ -126,6 +149,10 @@ class FakeHost:
 
     def decisions(self, job: str, limit: int = 100) -> Sequence[DecisionRecord]:
         return [record for record in reversed(self.decided) if record.job == job][:limit]
+
+    async def runs(self, job: str, limit: int = 100) -> Sequence[RunRecord]:
+        """What a test put into ``stored``, newest first, or what the snapshot has."""
+        return tuple(reversed(self.stored.get(job) or self.state.history.get(job, ())))[:limit]
 
     def events(self, *kinds: type[Event]) -> AsyncIterator[Event]:
         return self.bus.subscribe(*kinds)

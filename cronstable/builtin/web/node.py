@@ -1,0 +1,205 @@
+"""How loaded this node is, by its control group where it has one (v2), and by the machine where it has none."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cronstable.api import FileSystem, Host, Json
+from cronstable.builtin.web.settings import NodeHistory
+
+MOUNT: Final = "/sys/fs/cgroup"
+SAMPLE: Final = 5.0
+"""Seconds that one look may take."""
+_LONGEST: Final = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What was read at one instant. ``cpu``: seconds of processors used so far, by all that shares ``cores``.
+
+    ``source``: ``cgroup-v2`` when a control group limits or counts it, else ``host``. Sizes in bytes.
+    """
+
+    at: float
+    boot: float
+    source: str
+    cpu: float
+    cores: float
+    memory_used: int
+    memory_total: int
+    load: tuple[float, ...]
+    own_cpu: float
+    own_rss: int
+    own_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A control group and those above it: the tightest limits, None where there is none, and what it used."""
+
+    cpu_used: float | None = None
+    cpu_limit: float | None = None
+    memory_used: int | None = None
+    memory_limit: int | None = None
+
+
+class NodeLoad:
+    """Looks at the machine, now and then or when asked. Nothing of it is kept when the service ends."""
+
+    def __init__(self, host: Host, history: NodeHistory) -> None:
+        self._host = host
+        self._history = history
+        self._points: deque[list[float | None]] = deque(maxlen=history.points)
+        self._last: tuple[Usage, float | None] | None = None
+
+    async def run(self) -> None:
+        """Take a sample every ``interval`` seconds until cancelled; none when it is not wanted."""
+        while self._history.enabled:
+            await self.sample()
+            await self._host.clock.sleep(self._history.interval)
+
+    async def sample(self) -> None:
+        """Look once. A machine that cannot be looked at costs the sample, and a line in the log."""
+        try:
+            usage = await self._host.threads.run(lambda: look(self._host), timeout=SAMPLE, lane="web")
+        except Exception as error:  # noqa: BLE001 - psutil raises its own on odd machines; nothing hangs on a sample
+            self._host.log.debug("web: this node's load is not known: %s", type(error).__name__)
+            return
+        before = self._last[0] if self._last is not None else None
+        percent = cpu_percent(before, usage)
+        self._last = (usage, percent if percent is not None or self._last is None else self._last[1])
+        memory = round(100 * usage.memory_used / usage.memory_total, 2) if usage.memory_total else None
+        self._points.append([round(usage.at, 3), percent, memory])
+
+    async def document(self, node: str) -> dict[str, Json]:
+        """GET /node."""
+        if not self._history.enabled or self._last is None:
+            await self.sample()
+        return {"node_name": node, "resources": None if self._last is None else resources(*self._last)}
+
+    def history(self, node: str) -> dict[str, Json]:
+        """GET /node/history."""
+        points: list[Json] = [[*point] for point in self._points] if self._history.enabled else []
+        interval = self._history.interval
+        return {"node_name": node, "enabled": self._history.enabled, "interval": interval, "points": points}
+
+
+def cpu_percent(before: Usage | None, now: Usage) -> float | None:
+    """The share of what is there that was used between two looks, 0 to 100; None without two of one kind."""
+    if before is None or before.source != now.source or now.boot <= before.boot or now.cores <= 0:
+        return None
+    used = (now.cpu - before.cpu) / (now.boot - before.boot) / now.cores
+    return round(max(0.0, min(1.0, used)) * 100, 2)
+
+
+def resources(usage: Usage, percent: float | None) -> dict[str, Json]:
+    """The block ``resources`` of GET /node."""
+    total = usage.memory_total
+    return {
+        "source": usage.source,
+        "cpu_percent": percent,
+        "cpu_cores": round(usage.cores, 3),
+        "memory_used_bytes": usage.memory_used,
+        "memory_total_bytes": total,
+        "memory_percent": round(100 * usage.memory_used / total, 2) if total else None,
+        "load_average": [round(value, 2) for value in usage.load],
+        "process": {
+            "cpu_seconds": round(usage.own_cpu, 3),
+            "rss_bytes": usage.own_rss,
+            "threads": usage.own_threads,
+        },
+    }
+
+
+def look(host: Host) -> Usage:
+    """Ask the system. Blocking."""
+    # Here and not above: psutil is loaded when somebody looks.
+    import psutil
+
+    now = host.clock.now()
+    cpu, memory, own = psutil.cpu_times(), psutil.virtual_memory(), psutil.Process()
+    with own.oneshot():
+        own_cpu, own_rss, own_threads = own.cpu_times(), own.memory_info().rss, own.num_threads()
+    cores = float(psutil.cpu_count() or 1)
+    busy = (
+        sum(cpu) - cpu.idle - getattr(cpu, "iowait", 0.0) - getattr(cpu, "guest", 0.0) - getattr(cpu, "guest_nice", 0.0)
+    )
+    group = read_group(host.fs)
+    limited = group.cpu_limit is not None or group.memory_limit is not None
+    grouped = limited and group.cpu_used is not None and group.memory_used is not None
+    return Usage(
+        at=now.wall,
+        boot=now.boot,
+        source="cgroup-v2" if grouped else "host",
+        cpu=group.cpu_used if grouped and group.cpu_used is not None else busy,
+        cores=min(cores, group.cpu_limit or cores) if grouped else cores,
+        memory_used=group.memory_used if grouped and group.memory_used is not None else memory.total - memory.available,
+        memory_total=min(memory.total, group.memory_limit or memory.total) if grouped else memory.total,
+        load=tuple(psutil.getloadavg()),
+        own_cpu=own_cpu.user + own_cpu.system,
+        own_rss=own_rss,
+        own_threads=own_threads,
+    )
+
+
+def read_group(fs: FileSystem) -> Group:
+    """The control group of this process, version 2, by its files. All None where there is none.
+
+    A limit of a group above holds too, so that the tightest one counts; what is used is the group's own. Memory that
+    the kernel can take back at once (inactive file pages) is not counted as used.
+    """
+    membership = _text(fs, "/proc/self/cgroup")
+    path = next((line[3:] for line in (membership or "").splitlines() if line.startswith("0::/")), None)
+    if path is None or ".." in path:
+        return Group()
+    levels = _levels(path)
+    quotas = [limit for level in levels if (limit := _cores(_text(fs, f"{level}/cpu.max"))) is not None]
+    maxima = [limit for level in levels if (limit := _number(_text(fs, f"{level}/memory.max"))) is not None]
+    own = levels[0]
+    used, stat = _number(_text(fs, f"{own}/memory.current")), _fields(_text(fs, f"{own}/memory.stat"))
+    spent = _fields(_text(fs, f"{own}/cpu.stat")).get("usage_usec")
+    return Group(
+        cpu_used=None if spent is None else spent / 1e6,
+        cpu_limit=min(quotas, default=None),
+        memory_used=None if used is None else max(0, used - stat.get("inactive_file", 0)),
+        memory_limit=min(maxima, default=None),
+    )
+
+
+def _levels(path: str) -> Sequence[str]:
+    """Directories of the group and of those above it, its own first."""
+    parts = [part for part in path.split("/") if part]
+    return ["/".join([MOUNT, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
+
+
+def _text(fs: FileSystem, path: str) -> str | None:
+    try:
+        fd = fs.open(path, os.O_RDONLY)
+        try:
+            return fs.read(fd, _LONGEST).decode("ascii", "replace")
+        finally:
+            fs.close(fd)
+    except OSError:
+        return None
+
+
+def _number(text: str | None) -> int | None:
+    word = (text or "").strip()
+    return int(word) if word.isdigit() else None
+
+
+def _cores(text: str | None) -> float | None:
+    """``cpu.max``: a quota and its period in microseconds, or ``max``."""
+    words = (text or "").split()
+    if len(words) != 2 or not words[0].isdigit() or not words[1].isdigit() or int(words[1]) == 0:
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _fields(text: str | None) -> dict[str, int]:
+    rows = (line.split() for line in (text or "").splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}

@@ -1,0 +1,134 @@
+"""How loaded the node is, how a job did lately, and what the state store says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import anyio
+import pytest
+
+from cronstable.api import OpCount, Outcome, RunKey, RunRecord, StateStatus, StoreInfo, Topology
+from cronstable.builtin.web.node import Group, Usage, cpu_percent, read_group
+
+pytestmark = pytest.mark.anyio
+
+NOON = 1_800_000_000.0
+USAGE = Usage(NOON, 100.0, "host", 50.0, 2.0, 1, 4, (0.1,), 1.0, 1, 1)
+
+
+def test_a_control_group_has_the_tightest_limits_of_itself_and_those_above(host: Any) -> None:
+    top = "/sys/fs/cgroup"
+    host.fs.texts |= {
+        "/proc/self/cgroup": "0::/pod/box\n",
+        f"{top}/pod/cpu.max": "50000 100000\n",
+        f"{top}/pod/memory.max": "1000000\n",
+        f"{top}/pod/box/cpu.max": "max 100000\n",
+        f"{top}/pod/box/memory.max": "2000000\n",
+        f"{top}/pod/box/memory.current": "600000\n",
+        f"{top}/pod/box/memory.stat": "anon 1\ninactive_file 100000\n",
+        f"{top}/pod/box/cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
+    }
+    assert read_group(host.fs) == Group(2.5, 0.5, 500_000, 1_000_000)
+
+
+@pytest.mark.parametrize("text", [None, "12:cpu:/x\n", "0::/../../etc\n", "nonsense"])
+def test_without_a_group_of_version_2_there_are_no_figures_of_one(host: Any, text: str | None) -> None:
+    if text is not None:
+        host.fs.texts["/proc/self/cgroup"] = text
+    assert read_group(host.fs) == Group()
+
+
+def test_a_group_without_limits_or_with_broken_files_has_none(host: Any) -> None:
+    host.fs.texts |= {
+        "/proc/self/cgroup": "0::/\n",
+        "/sys/fs/cgroup/cpu.max": "10 0\n",
+        "/sys/fs/cgroup/memory.max": "max\n",
+    }
+    assert read_group(host.fs) == Group()
+
+
+def test_the_share_of_the_processors_is_between_two_looks_of_one_kind() -> None:
+    later = replace(USAGE, boot=110.0, cpu=60.0)
+    assert cpu_percent(USAGE, later) == 50.0
+    assert cpu_percent(None, later) is None
+    assert cpu_percent(later, later) is None
+    assert cpu_percent(replace(USAGE, source="cgroup-v2"), later) is None
+    assert cpu_percent(USAGE, replace(later, cpu=900.0)) == 100.0
+    assert cpu_percent(USAGE, replace(later, cpu=0.0)) == 0.0
+
+
+async def test_the_load_of_this_node_is_looked_at_now_and_then_and_kept_for_a_while(serve: Any, host: Any) -> None:
+    async with serve(nodeHistory={"interval": 2, "points": 10}) as call:
+        now = (await call("GET", "/node")).json
+        for _ in range(12):
+            seen = (await call("GET", "/node/history")).json["points"]
+            host.clock.advance(2)
+            with anyio.fail_after(10):
+                while (await call("GET", "/node/history")).json["points"] == seen:
+                    pass
+        past = (await call("GET", "/node/history")).json
+    resources = now["resources"]
+    assert (now["node_name"], resources["source"]) == ("node-a", "host")
+    assert 0 < resources["memory_used_bytes"] <= resources["memory_total_bytes"]
+    assert set(resources["process"]) == {"cpu_seconds", "rss_bytes", "threads"}
+    assert (past["enabled"], past["interval"], len(past["points"])) == (True, 2.0, 10)
+    assert [point[0] for point in past["points"]] == [NOON + 2 * n for n in range(3, 13)]
+    assert all(0 <= point[2] <= 100 for point in past["points"])
+
+
+async def test_without_a_history_the_load_is_looked_at_when_asked(serve: Any, host: Any) -> None:
+    async with serve(nodeHistory=False) as call:
+        now, past = (await call("GET", "/node")).json, (await call("GET", "/node/history")).json
+    assert now["resources"]["cpu_cores"] > 0
+    assert past == {"node_name": "node-a", "enabled": False, "interval": 5.0, "points": []}
+
+
+async def test_trends_are_the_figures_of_windows_up_to_now(serve: Any, host: Any, make_job: Any) -> None:
+    host.add(make_job("a"))
+    ages = (40 * 86_400, 2 * 86_400, 7_200, 60)
+    host.stored["a"] = tuple(
+        RunRecord(
+            RunKey(f"r{age}", "a", None),
+            Outcome.FAILURE if age == 60 else Outcome.SUCCESS,
+            0,
+            NOON - age - 4,
+            NOON - age,
+            4.0,
+            node="node-b",
+        )
+        for age in ages
+    )
+    store = StoreInfo("memory", Topology.PROCESS, "memory")
+    host.set(state=StateStatus("memory", store, None))
+    async with serve() as call:
+        found = (await call("GET", "/jobs/a/trends")).json
+        runs = (await call("GET", "/jobs/a/runs?limit=2")).json
+        missing = await call("GET", "/jobs/b/trends")
+    assert (found["name"], found["source"]) == ("a", "durable")
+    totals = {label: window["total"] for label, window in found["windows"].items()}
+    assert totals == {"1h": 1, "24h": 2, "7d": 3, "30d": 3, "all": 4}
+    assert (found["windows"]["1h"]["success_rate"], found["windows"]["24h"]["success_rate"]) == (0.0, 0.5)
+    assert [(run["run_id"], run["node"]) for run in runs["runs"]] == [("r60", "node-b"), ("r7200", "node-b")]
+    assert missing.status == 404
+
+
+async def test_the_state_store_is_shown_without_what_it_contains_and_404_without_one(serve: Any, host: Any) -> None:
+    async with serve() as call:
+        none = await call("GET", "/state")
+        broken = StateStatus(
+            "filesystem",
+            None,
+            "/mnt/x: no such directory",
+            fail_closed=True,
+            dropped=MappingProxyType({"run-record": 2}),
+            operations=MappingProxyType({"append": OpCount(3, 1, 0.25)}),
+        )
+        host.set(state=broken)
+        shown = await call("GET", "/state")
+    assert (none.status, none.json) == (404, {"error": "there is no state section in the configuration"})
+    assert shown.json["open"] is False
+    assert (shown.json["error"], shown.json["on_store_unavailable"]) == ("/mnt/x: no such directory", "fail-closed")
+    assert shown.json["dropped_writes"] == {"run-record": 2}
+    assert shown.json["operations"] == {"append": {"count": 3, "errors": 1, "seconds": 0.25}}
