@@ -32,6 +32,7 @@ from cronstable.runtime.lateness import LatenessWatch
 from cronstable.runtime.launcher import Execute, Launcher, Tracer
 from cronstable.runtime.lease_guard import LeaseGuard
 from cronstable.runtime.output import OutputHub
+from cronstable.runtime.process_table import ProcessTable, ProcTable
 from cronstable.runtime.reaper import Reaper
 from cronstable.runtime.reboot import RebootKeeper
 from cronstable.runtime.reload import Reloader
@@ -41,8 +42,6 @@ from cronstable.runtime.scheduler import Scheduler
 from cronstable.runtime.services import MakeService, Services
 from cronstable.runtime.state import MakeStore, StateKeeper
 
-STORE_WAIT: Seconds = 5.0
-"""How long the first decisions wait for the state store: what falls due meanwhile is still on time (10 s)."""
 DRAIN_NOTICE: Seconds = 30.0
 FORCED_DRAIN: Seconds = 10.0
 """After the second signal: how long killed runs may take to be gone before the daemon exits regardless."""
@@ -53,7 +52,7 @@ class Parts:
     """What the daemon is put together from; the command line gives the real ones.
 
     ``shutdown_grace``: how long a stop waits for runs before it ends them; None waits for as long as they take.
-    ``environ``: the daemon's own environment.
+    ``environ``, ``pid``: of the daemon itself.
     """
 
     seams: Seams
@@ -71,6 +70,8 @@ class Parts:
     tracer: Tracer | None = None
     shutdown_grace: Seconds | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
+    table: ProcessTable = field(default_factory=ProcTable)
+    pid: int = 0
 
 
 class Daemon:
@@ -168,6 +169,9 @@ class Daemon:
             config=lambda: self._config,
             environ=parts.environ,
             recalled=self.lateness.recalled,
+            table=parts.table,
+            hostname=parts.hostname,
+            pid=parts.pid,
         )
         self.services = Services(
             providers=parts.plugins.services, make=parts.make_service, host=self.host, log=parts.log
@@ -232,7 +236,7 @@ class Daemon:
             self._log.info("job set %s, %d jobs, node %s", self._config.job_set_id, len(self._config.jobs), self.node)
             await self.cluster.reconcile(self._config.cluster)
             await self.reloader.prime()
-            await self.state.settled(STORE_WAIT)
+            await self.durable.boot()
             self._ready = True
             self.reboot.boot(self.scheduler.jobs)
             election.start_soon(self._follow_cluster)
@@ -267,6 +271,7 @@ class Daemon:
         self._log.info("stopping: no new runs, %d to finish", self.launcher.busy)
         self.launcher.stopping = True
         self.retries.stop()
+        self.durable.inflight.let_go()
         self._stop.set()
         self.scheduler.poke()
 

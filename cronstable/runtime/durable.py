@@ -11,13 +11,18 @@ from anyio.abc import TaskGroup
 
 from cronstable.config import Config
 from cronstable.core.clock import Clock, Seconds
+from cronstable.core.job import Job
 from cronstable.core.runs import RunRecord
 from cronstable.plugin.protocols import Host
 from cronstable.runtime.archive import Archive
 from cronstable.runtime.history import RunHistory
+from cronstable.runtime.inflight import InFlight
 from cronstable.runtime.launcher import Launcher
+from cronstable.runtime.process_table import ProcessTable
 from cronstable.runtime.state import StateKeeper
 
+BOOT_WAIT: Final[Seconds] = 5.0
+"""How long the first decisions wait for the state store: what falls due meanwhile is still on time (10 s)."""
 LAST_OUTPUT: Final[Seconds] = 5.0
 """At the daemon's stop: how long output may take to get its secrets taken out."""
 
@@ -36,23 +41,50 @@ class Durable:
         config: Callable[[], Config],
         environ: Mapping[str, str],
         recalled: Callable[[str, Sequence[RunRecord]], None],
+        table: ProcessTable,
+        hostname: str,
+        pid: int,
     ) -> None:
         self._keeper = keeper
+        self._clock = clock
+
+        def jobs() -> Mapping[str, Job]:
+            return {job.name: job for job in config().jobs}
+
         self.history = RunHistory(
             keeper=keeper,
             launcher=launcher,
             clock=clock,
-            jobs=lambda: {job.name: job for job in config().jobs},
+            jobs=jobs,
             log=log,
             recalled=recalled,
         )
+        self.inflight = InFlight(
+            keeper=keeper,
+            launcher=launcher,
+            history=self.history,
+            table=table,
+            clock=clock,
+            ids=host.ids,
+            jobs=jobs,
+            hostname=hostname,
+            pid=pid,
+            log=log,
+        )
         self.archive = Archive(keeper=keeper, host=host, config=config, environ=environ)
-        launcher.listeners += (self.archive,)
+        launcher.listeners += (self.archive, self.inflight)
 
     def bind(self, tasks: TaskGroup) -> None:
         """Say which task group the work is done in; once, before the first run."""
         self.archive.bind(tasks)
+        self.inflight.bind(tasks)
         tasks.start_soon(self.history.run)
+
+    async def boot(self) -> None:
+        """What was before this start, as far as the first decisions need it; not for long."""
+        end = self._clock.now().boot + BOOT_WAIT
+        if await self._keeper.settled(BOOT_WAIT):
+            await self.inflight.settled(end - self._clock.now().boot)
 
     async def finish(self) -> None:
         """The last runs are over: what there is to be kept goes to the store."""

@@ -389,15 +389,35 @@ class Launcher:
         for listener in self.listeners:
             self._tell(listener.started, flight.job, live)
 
-    def _land(self, flight: Flight, record: RunRecord | None, refusal: Decision | None) -> None:
+    def adopt(self, job: Job, run: LiveRun) -> Flight:
+        """A run lives that a daemon before this one began: from now on it counts like one of ours.
+
+        Whoever calls this ends it when its ``cancellation`` asks for that, and calls ``release``.
+        """
+        flight = Flight(job, run.key, Cancellation(), run.started_at, run=run)
+        self._flights.setdefault(job.name, []).append(flight)
+        self._live = None
+        return flight
+
+    def release(self, flight: Flight, record: RunRecord | None) -> None:
+        """An adopted run is over, with this row of history, or is not to be looked at any more."""
+        self._remove(flight)
+        if record is not None:
+            self.remember(record)
+            self._bus.emit(RunFinished(record))
+
+    def _remove(self, flight: Flight) -> None:
         flights = self._flights[flight.job.name]
         flights.remove(flight)
         if not flights:
             del self._flights[flight.job.name]
         flight.land()
+        self._live = None
+
+    def _land(self, flight: Flight, record: RunRecord | None, refusal: Decision | None) -> None:
+        self._remove(flight)
         if flight.on_over is not None:
             flight.on_over(refusal)
-        self._live = None
         if self.tracer is not None:
             self.tracer.end(flight.key, record)
         if record is not None:
