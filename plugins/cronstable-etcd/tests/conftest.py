@@ -213,7 +213,7 @@ class Model:
         if request.get("sort_order") == "DESCEND":
             found.reverse()
         bare, count = request.get("keys_only", False), len(found)
-        shown = found[: int(request.get("limit", 0)) or None]
+        shown = [] if request.get("count_only") else found[: int(request.get("limit", 0)) or None]
         return {
             "response_range": slim(
                 {"kvs": [self._kv(k, bare) for k in shown], "count": count, "more": len(shown) < count}
@@ -348,9 +348,8 @@ class Node:
         if "password" in kw:
             credentials = Credentials("cron", SecretSource(value=kw["password"]))
         members_ = [f"http://member-{i + 1}:2379" for i in range(members)]
-        self.gateway = Gateway(
-            self.host, members_, post_timeout=1.8, tls=Tls(TlsFiles(), self.host), credentials=credentials
-        )
+        self.tls = Tls(TlsFiles(), self.host)
+        self.gateway = Gateway(self.host, members_, post_timeout=1.8, tls=self.tls, credentials=credentials)
         self.store = EtcdLeaseStore(self.host, self.gateway, "cronstable/leader", ttl=ttl, watch=watch)
 
     def nonce(self) -> str:

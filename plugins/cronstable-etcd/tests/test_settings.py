@@ -10,8 +10,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from cronstable_etcd import cronstable_check_config, cronstable_election_backends
-from cronstable_etcd.settings import EtcdSettings, TlsFiles, parse, redacted
+from cronstable_etcd import cronstable_check_config, cronstable_election_backends, cronstable_state_stores
+from cronstable_etcd.settings import EtcdSettings, StateSettings, TlsFiles, parse, parse_state, redacted
 
 from cronstable.api import Capability, InvalidSettings, SecretSource, Severity
 
@@ -142,3 +142,26 @@ def test_a_short_ttl_is_worth_a_word_and_nine_seconds_are_not() -> None:
     assert said(5, "filesystem") == []
     assert said("x") == []
     assert list(cronstable_check_config({})) == []
+
+
+# -- state
+
+
+def test_the_state_store_takes_the_same_connection_and_a_prefix() -> None:
+    (store,) = cronstable_state_stores()
+    assert (store.name, store.factory) == ("etcd", "cronstable_etcd.state:make")
+    (backend,) = cronstable_election_backends()
+    assert store.schema is not None
+    assert backend.schema is not None
+    state, election = store.schema["properties"], backend.schema["properties"]
+    shared = set(election) - {"electionName", "ttl"}
+    assert set(state) == {*shared, "prefix"}
+    assert {key: state[key] for key in shared} == {key: election[key] for key in shared}
+
+
+def test_state_settings_have_defaults_and_their_mistakes_are_found_together() -> None:
+    assert parse_state({}) == StateSettings()
+    assert parse_state({"prefix": "here/"}).prefix == "here"
+    with pytest.raises(InvalidSettings) as caught:
+        parse_state({"prefix": " / ", "endpoints": ["ftp://x"], "username": "u"})
+    assert sorted(problem.path for problem in caught.value.problems) == [("endpoints", 0), ("prefix",), ("username",)]

@@ -1,4 +1,4 @@
-"""Election over etcd: the hooks. Everything else is imported when ``backend: etcd`` is chosen."""
+"""Election and state over etcd: the hooks. Everything else is imported when ``backend: etcd`` is chosen."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import cast
 
-from cronstable.api import Capability, ElectionBackend, Json, JsonSchema, Problem, hookimpl
-from cronstable_etcd.settings import advisories, parse
+from cronstable.api import Capability, ElectionBackend, Json, JsonSchema, Problem, StateStoreBackend, hookimpl
+from cronstable_etcd.settings import advisories, parse, parse_state
 
 CAPABILITIES = frozenset(
     {
@@ -27,9 +27,17 @@ def cronstable_election_backends() -> Iterable[ElectionBackend]:
     yield ElectionBackend(
         name="etcd",
         factory="cronstable_etcd.backend:make",
-        schema=_schema(),
+        schema=_schema("schema.json"),
         capabilities=CAPABILITIES,
         parse=parse,
+    )
+
+
+@hookimpl
+def cronstable_state_stores() -> Iterable[StateStoreBackend]:
+    """The store ``etcd``."""
+    yield StateStoreBackend(
+        name="etcd", factory="cronstable_etcd.state:make", schema=_schema("state.schema.json"), parse=parse_state
     )
 
 
@@ -44,6 +52,6 @@ def cronstable_check_config(config: Mapping[str, Json]) -> Iterable[Problem]:
         yield Problem(("cluster", "etcd", *problem.path), problem.message, problem.severity, hint=problem.hint)
 
 
-def _schema() -> JsonSchema:
-    text = resources.files("cronstable_etcd").joinpath("schema.json").read_text(encoding="utf-8")
+def _schema(name: str) -> JsonSchema:
+    text = resources.files("cronstable_etcd").joinpath(name).read_text(encoding="utf-8")
     return cast("JsonSchema", json.loads(text))

@@ -34,6 +34,8 @@ class Client:
             raise StoreUnavailable(
                 f"etcd answered a transaction with something else: {error}", ambiguous=True
             ) from None
+        if not compare and not answer.succeeded:
+            raise StoreUnavailable("etcd answered a transaction without conditions as if it had some", ambiguous=True)
         ranges = sum("request_range" in operation for operation in (success if answer.succeeded else failure))
         if len(answer.found) < ranges:
             raise StoreUnavailable("etcd answered a transaction in part", ambiguous=True)

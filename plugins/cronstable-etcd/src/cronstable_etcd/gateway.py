@@ -69,6 +69,8 @@ class Credentials:
 class Gateway:
     """Calls to a cluster. ``post_timeout``: seconds for one request to one member.
 
+    ``where``: the section that describes it, for messages. ``watch_files``: nobody else looks after ``tls``.
+
     A member that fails is left for the next one, and the next call begins where the last one ended. Every request may
     be sent again: whoever makes one knows its own effect by a nonce. Raises ``StoreUnavailable`` when no member gave a
     usable answer, ``Refused`` when one said no.
@@ -82,12 +84,16 @@ class Gateway:
         post_timeout: Seconds,
         tls: Tls,
         credentials: Credentials | None = None,
+        where: str = "cluster.etcd",
+        watch_files: bool = False,
     ) -> None:
         self._host = host
         self._endpoints = tuple(endpoints)
         self._post_timeout = post_timeout
         self._tls = tls
         self._credentials = credentials
+        self._where = where
+        self._watch_files = watch_files
         self._current = 0
         self._token: str | None = None
         self._open = False
@@ -100,6 +106,8 @@ class Gateway:
 
     async def ask(self, path: str, body: Mapping[str, Json]) -> Reply:
         """As ``call``, with the clock of whoever answered."""
+        if self._watch_files:
+            await self._tls.look_now_and_then()
         failures: list[str] = []
         again = True
         while True:
@@ -176,7 +184,7 @@ class Gateway:
         try:
             password = await credentials.password.reveal(self._host)
         except InvalidSettings as error:
-            raise StoreUnavailable(f"cluster.etcd.password: {error}") from None
+            raise StoreUnavailable(f"{self._where}.password: {error}") from None
         try:
             body: dict[str, Json] = {"name": credentials.username, "password": password}
             token = (await self._post(endpoint, "/v3/auth/authenticate", body)).body.get("token")

@@ -44,8 +44,8 @@ ENTRY_TTLS: Final = 2
 class EtcdLeaseStore:
     """``LeaseStore``, ``RebootMarks`` and ``ClaimLog`` over one election name. One instance per process and lease.
 
-    ``ttl``: seconds asked for. ``watch``: how long ``observe`` may wait for the end of the term that it showed last
-    (0: never).
+    ``ttl``: seconds asked for; each ``acquire`` says it anew. ``watch``: how long ``observe`` may wait for the end of
+    the term that it showed last (0: never).
     """
 
     def __init__(self, host: Host, gateway: Gateway, election: str, *, ttl: Seconds, watch: Seconds = 0.0) -> None:
@@ -69,6 +69,7 @@ class EtcdLeaseStore:
 
     async def acquire(self, me: Holder, ttl: Seconds, *, nonce: str, over: Seen | None = None) -> Observation:
         """See ``LeaseStore.acquire``."""
+        self._ttl = ttl
         standing = await self._look()
         lease, granted, held = 0, ttl, False
         try:

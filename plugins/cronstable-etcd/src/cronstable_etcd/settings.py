@@ -1,4 +1,4 @@
-"""The section ``cluster.etcd`` as a value (reference 3.5, etcd table)."""
+"""The sections ``cluster.etcd`` (reference 3.5, etcd table) and ``state.etcd`` as values."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ COMFORTABLE_TTL: Final = 9.0
 DEFAULT_TTL: Final = 15.0
 DEFAULT_ENDPOINTS: Final = ("http://127.0.0.1:2379",)
 DEFAULT_ELECTION: Final = "cronstable/leader"
+DEFAULT_PREFIX: Final = "cronstable/state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,35 @@ class EtcdSettings:
     tls: TlsFiles = field(default_factory=TlsFiles)
 
 
+@dataclass(frozen=True, slots=True)
+class StateSettings:
+    """``prefix``: what all keys begin with, without a slash at its end. The rest as in ``EtcdSettings``."""
+
+    endpoints: tuple[str, ...] = DEFAULT_ENDPOINTS
+    prefix: str = DEFAULT_PREFIX
+    username: str | None = None
+    password: SecretSource | None = None
+    tls: TlsFiles = field(default_factory=TlsFiles)
+
+
+def parse_state(section: Section) -> StateSettings:
+    """Check what JSON Schema cannot say of ``state.etcd``. Raises ``InvalidSettings`` with every mistake at once."""
+    problems: list[Problem] = []
+    endpoints, username, password, tls = _connection(problems, section)
+    prefix = section.get("prefix", DEFAULT_PREFIX)
+    if not isinstance(prefix, str) or not prefix.strip().strip("/") or "\0" in prefix:
+        hint = f"leave the key out for {DEFAULT_PREFIX}"
+        problems.append(Problem(("prefix",), "prefix must be a key: not blank, no NUL character", hint=hint))
+        prefix = DEFAULT_PREFIX
+    if problems:
+        raise InvalidSettings(problems)
+    return StateSettings(endpoints, prefix.rstrip("/"), username, password, tls)
+
+
 def parse(section: Section) -> EtcdSettings:
     """Check what JSON Schema cannot say. Raises ``InvalidSettings`` with every mistake at once."""
     problems: list[Problem] = []
-    endpoints = _endpoints(problems, section.get("endpoints", list(DEFAULT_ENDPOINTS)))
+    endpoints, username, password, tls = _connection(problems, section)
     election = section.get("electionName", DEFAULT_ELECTION)
     if not isinstance(election, str) or not election.strip() or "\0" in election:
         hint = "leave the key out for cronstable/leader"
@@ -57,9 +83,6 @@ def parse(section: Section) -> EtcdSettings:
         )
         election = DEFAULT_ELECTION
     ttl = _ttl(problems, section.get("ttl", DEFAULT_TTL))
-    username, password = _credentials(problems, section)
-    tls = _tls(problems, section.get("tls"))
-    problems += _protection(endpoints, username is not None or password is not None, tls)
     if problems:
         raise InvalidSettings(problems)
     return EtcdSettings(endpoints, election, ttl, username, password, tls)
@@ -85,6 +108,17 @@ def redacted(url: str) -> str:
         return url
     scheme, slashes, _ = userinfo.partition("//")
     return f"{scheme}//***@{rest}" if slashes else f"***@{rest}"
+
+
+def _connection(
+    problems: list[Problem], section: Section
+) -> tuple[tuple[str, ...], str | None, SecretSource | None, TlsFiles]:
+    """What the election and the state store have in common."""
+    endpoints = _endpoints(problems, section.get("endpoints", list(DEFAULT_ENDPOINTS)))
+    username, password = _credentials(problems, section)
+    tls = _tls(problems, section.get("tls"))
+    problems += _protection(endpoints, username is not None or password is not None, tls)
+    return endpoints, username, password, tls
 
 
 def _endpoints(problems: list[Problem], value: Json) -> tuple[str, ...]:

@@ -38,12 +38,14 @@ class KeyValue:
 class Answer:
     """A transaction's outcome: at which revision, and what each range found, in order.
 
-    ``at``: the clock of the member that answered, wall seconds, None when it did not say.
+    ``counts``: how many keys each range has, whatever its limit. ``at``: the clock of the member that answered, wall
+    seconds, None when it did not say.
     """
 
     succeeded: bool
     revision: int
     found: tuple[tuple[KeyValue, ...], ...]
+    counts: tuple[int, ...] = ()
     at: float | None = None
 
 
@@ -102,6 +104,11 @@ def scan(start: bytes, end: bytes, *, limit: int = 0, bare: bool = False, newest
     return {"request_range": request}
 
 
+def count(start: bytes, end: bytes) -> Operation:
+    """How many keys there are from ``start`` to before ``end``."""
+    return {"request_range": {"key": b64(start), "range_end": b64(end), "count_only": True}}
+
+
 def delete(key: bytes) -> Operation:
     """Remove ``key``."""
     return {"request_delete_range": {"key": b64(key)}}
@@ -122,11 +129,13 @@ def transaction(
 def answer(body: Mapping[str, Json], at: float | None = None) -> Answer:
     """Read the answer to a transaction, given at ``at``. Raises ``Malformed``."""
     found: list[tuple[KeyValue, ...]] = []
+    counts: list[int] = []
     for response in _items(body.get("responses")):
         ranged = response.get("response_range")
         if isinstance(ranged, Mapping):
             found.append(tuple(_key_value(kv) for kv in _items(ranged.get("kvs"))))
-    return Answer(body.get("succeeded") is True, revision(body), tuple(found), at)
+            counts.append(number(ranged.get("count")))
+    return Answer(body.get("succeeded") is True, revision(body), tuple(found), tuple(counts), at)
 
 
 def revision(body: Mapping[str, Json]) -> int:

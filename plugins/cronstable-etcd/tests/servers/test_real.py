@@ -16,6 +16,7 @@ import trustme
 from cronstable_etcd.backend import make
 from cronstable_etcd.gateway import Credentials
 from cronstable_etcd.settings import TlsFiles, parse
+from cronstable_etcd.state import EtcdStateStore
 
 from cronstable.api import Grant, Held, Holder, PluginError, SecretSource, Seen, StoreUnavailable, Vacant
 from cronstable.runtime.system import SystemClock
@@ -461,3 +462,65 @@ async def test_a_key_that_does_not_fit_its_certificate_is_said_at_the_start(real
     files = TlsFiles(authority.files.ca, authority.files.cert, str(authority.directory / "server.key"))
     with pytest.raises(PluginError, match=r"tls\.cert.*cannot be used"):
         await real(["https://127.0.0.1:1"], files=files).tls.load()
+
+
+# -- state
+
+
+async def call_ok(cluster: Any, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = await cluster.call(path, body, timeout=20)
+    assert answer["status"] == 200, (path, answer)
+    return answer
+
+
+async def test_a_state_store_in_an_etcd_that_fills_up_and_stops_loses_nothing_acknowledged(
+    make_cluster: Any, real: Any
+) -> None:
+    cluster = make_cluster(extra=["--quota-backend-bytes", str(4 << 20)])
+    await cluster.ready()
+    one = real(cluster.urls)
+    store = EtcdStateStore(one.host, one.gateway, one.tls, "cronstable/state", "here")
+    await store.open()
+    kept: list[bytes] = []
+
+    async def fill() -> None:
+        for number in range(200):
+            data = b"%03d" % number + b"x" * 100_000
+            await store.append("logs/a", data)
+            kept.append(data)
+
+    with pytest.raises(StoreUnavailable, match="database space exceeded"):
+        await fill()
+    # The one that crossed the line may be there although it was refused.
+    there = [record.data for record in await store.read("logs/a")]
+    assert there[: len(kept)] == kept
+    assert len(there) <= len(kept) + 1
+    # What an operator does: make room, compact, defragment, disarm.
+    await store.trim("logs/a", 1)
+    found = await call_ok(cluster, "/v3/kv/range", {"key": "eA=="})
+    await call_ok(cluster, "/v3/kv/compaction", {"revision": found["header"]["revision"], "physical": True})
+    await call_ok(cluster, "/v3/maintenance/defragment", {})
+    (alarm,) = (await call_ok(cluster, "/v3/maintenance/alarm", {"action": "GET"}))["alarms"]
+    await call_ok(cluster, "/v3/maintenance/alarm", {"action": "DEACTIVATE", **alarm})
+    name = await eventually(lambda: store.append("logs/a", b"after"))
+    (member,) = cluster.members
+    member.stop()
+    with pytest.raises(StoreUnavailable):
+        await store.append("logs/a", b"lost")
+    member.start(cluster.initial)
+    await eventually(store.open)
+    last = (await store.read("logs/a"))[-1]
+    assert (last.name, last.data) == (name, b"after")
+
+
+async def test_a_user_keeps_state_below_its_own_prefix_and_nowhere_else(shared_users_etcd: Any, real: Any) -> None:
+    await shared_users_etcd.as_root("/v3/kv/range", {"key": "eA=="})
+    one = real(shared_users_etcd.urls, credentials=cron())
+    store = EtcdStateStore(one.host, one.gateway, one.tls, "cron/state", "here")
+    await store.open()
+    await store.append("s", b"1")
+    await store.trim("s", 0)
+    assert list(await store.streams()) == []
+    assert isinstance(await store.lease("l").acquire(A, LONG, nonce="n"), Held)
+    with pytest.raises(StoreUnavailable, match="permission denied"):
+        await EtcdStateStore(one.host, one.gateway, one.tls, "elsewhere", "here").open()
