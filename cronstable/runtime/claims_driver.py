@@ -200,6 +200,9 @@ class ClaimsDriver:
         if self._may_work(session):
             return await self._turn(session)
         self._start_unclaimed(session)
+        if session.term is None:
+            # A run that outlived its term, whatever ended that: whoever leads now has to know of it (claims.md 16).
+            await session.handover.tend()
         return False
 
     def _current(self) -> Session | None:

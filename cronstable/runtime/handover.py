@@ -30,6 +30,8 @@ class Handover:
         self._looked: float | None = None
         self._asked: dict[str, float] = {}
         self._cancel: tuple[str, ...] = ()
+        self._tended: float | None = None
+        self._told = False
 
     # -- the leader
 
@@ -74,32 +76,52 @@ class Handover:
     async def _ask_to_end(self) -> None:
         elsewhere = self._elsewhere()
         wanted = tuple(sorted(run for job in self._asked for run in elsewhere.get(job, ())))
-        if wanted != self._cancel:
+        # What was said of our own runs before this term is over with it: they are local to us again.
+        if wanted != self._cancel or (self._told and not wanted):
             self._cancel = wanted
             await self._say({}, wanted)
 
-    # -- the node that lets go
+    # -- the node that let go, or lost it
 
     async def leave(self) -> None:
         """Say what is still under way here; to be called before the lease is let go, and again and again after."""
-        runs = {
-            run: job.name for run, job in self._launcher.running().items() if job.options.concurrency_policy in _MINDS
-        }
-        await self._say(runs, ())
+        await self._say(self._minded(), ())
 
     async def drain(self) -> None:
         """Refresh what is said until cancelled, and end what a successor wants ended."""
         while True:
-            await self._clock.sleep(min(LOOK_OFTEN, self._claims.ttl / 3))
-            found = await self._claims.entries()
-            if found is not None:
-                self._watch = observe(self._watch, found, self._token, self._clock.now().boot)
-                wanted = cancelled(self._watch)
-                for run, job in self._launcher.running().items():
-                    if run in wanted:
-                        self._launcher.cancel(job.name)
-            await self.leave()
+            await self._clock.sleep(self._every())
+            await self._refresh()
+
+    async def tend(self) -> None:
+        """The same while there is no term, whatever ended it: a piece of work when it is time to, or nothing."""
+        boot = self._clock.now().boot
+        if self._tended is not None and boot < self._tended + self._every():
+            return
+        if self._told or self._minded():
+            self._tended = boot
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        found = await self._claims.entries()
+        if found is not None:
+            self._watch = observe(self._watch, found, self._token, self._clock.now().boot)
+            wanted = cancelled(self._watch)
+            for run, job in self._launcher.running().items():
+                if run in wanted:
+                    self._launcher.end(job.name, run, "replaced by a run of the node that leads now")
+        await self.leave()
+
+    def _every(self) -> Seconds:
+        return min(LOOK_OFTEN, self._claims.ttl / 3)
+
+    def _minded(self) -> dict[str, str]:
+        """Runs that somebody elsewhere has to mind."""
+        return {
+            run: job.name for run, job in self._launcher.running().items() if job.options.concurrency_policy in _MINDS
+        }
 
     async def _say(self, runs: dict[str, str], cancel: tuple[str, ...]) -> None:
         entry = Entry(self._token, self._ids.token(8), MappingProxyType(runs), cancel)
+        self._told = bool(runs or cancel)
         await self._claims.put_entry(encode(entry) if runs or cancel else b"")

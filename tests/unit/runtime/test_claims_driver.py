@@ -665,6 +665,64 @@ def test_rule_16_runs_of_a_node_that_was_killed_block_nothing() -> None:
     run_virtual(story)
 
 
+async def cut_off(f: Fleet) -> Node:
+    """Node a lost its lease to b while the store was out of its reach; its run of T=0 goes on, and it is back."""
+    first = await f.node("a")
+    second = await f.node("b")
+    await f.until_wall(1)
+    assert [(start.node, start.at - START) for start in f.starts][-1] == ("a", 0)
+    first.down = True
+    await until(lambda: second.leads, within=15)
+    first.down = False
+    return second
+
+
+def test_rule_16_a_run_of_a_node_that_was_cut_off_and_is_back_is_minded() -> None:
+    async def story() -> None:
+        jobs = (job("long", "0,20,40 * * * * * *", overlap=ConcurrencyPolicy.FORBID),)
+        async with fleet(jobs=jobs, lasts=30.0) as f:
+            second = await cut_off(f)
+            await f.until_wall(25)
+            assert second.decision("long", START + 20) == (Verdict.SKIP, Reason.CONCURRENCY_FORBID)
+            await f.until_wall(45)
+            assert [(start.node, start.at - START) for start in f.starts][-1] == ("b", 40)
+            assert f.lease.entries == {}
+
+    run_virtual(story)
+
+
+def test_rule_16_a_run_of_a_node_that_was_cut_off_is_ended_to_be_replaced_and_only_it() -> None:
+    async def story() -> None:
+        jobs = (
+            job("long", "0,20,40 * * * * * *", overlap=ConcurrencyPolicy.REPLACE),
+            job("other", "0 * * * * * *"),
+        )
+        async with fleet(jobs=jobs, lasts=300.0) as f:
+            await cut_off(f)
+            await f.until_wall(30)
+            assert [start.node for start in f.starts if start.at == START + 20] == ["b"]
+            assert [run.name for run in f.nodes[0].launcher.running().values()] == ["other"]
+
+    run_virtual(story)
+
+
+def test_rule_16_a_node_that_leads_again_minds_its_own_runs_without_an_entry() -> None:
+    async def story() -> None:
+        jobs = (job("long", "0,20,40 * * * * * *", overlap=ConcurrencyPolicy.FORBID),)
+        async with fleet(jobs=jobs, lasts=30.0) as f:
+            node = await f.node("a")
+            await f.until_wall(1)
+            node.down = True
+            await until(lambda: not node.leads, within=15)
+            node.down = False
+            await until(lambda: node.leads, within=15)
+            await f.until_wall(25)
+            assert node.decision("long", START + 20) == (Verdict.SKIP, Reason.CONCURRENCY_FORBID)
+            assert f.lease.entries == {}
+
+    run_virtual(story)
+
+
 def test_a_bug_costs_a_second_and_not_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with fleet() as f:
