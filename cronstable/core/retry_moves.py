@@ -149,13 +149,18 @@ def claim(seen: RetryRecord, record: Pending | Settled, obsolete: Settled) -> Ge
     return written if isinstance(written, Written) else None
 
 
-def give(mine: Pending, handoff: Handoff, tries: Sequence[Settled]) -> Generator[Ask, Answered, bool]:
-    """Hand an attempt over, if it is still ours. False: it is as it was, and whoever owns the job finds it overdue."""
+def let_go(
+    mine: Pending, record: Handoff | Settled, tries: Sequence[Settled]
+) -> Generator[Ask, Answered, Written | None]:
+    """Hand an attempt over, or write down that it is not to be made, if it is still ours; None when it is not.
+
+    Also None when the lock cannot be had: the attempt is as it was, and whoever owns the job finds it overdue.
+    """
     if (yield Lock()) is not Locked.YES:
-        return False
+        return None
     written: Answered = None
     tail = yield Look()
     if isinstance(tail, Tail) and still_mine(tail.records, mine, tries):
-        written = yield Write(handoff)
+        written = yield Write(record)
     yield Unlock()
-    return written is Written.YES
+    return written if isinstance(written, Written) else None

@@ -57,9 +57,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """``host`` waits for an attempt. ``token``: of its process and this very record.
+    """``host`` waits for an attempt. ``token``: of this very record, and of no other.
 
     ``claimed_from``: whose it was before. ``boot_id``: of the operating system there, None where there is none.
+    ``voids``: tokens of records that called this very attempt launched before something kept it from starting.
     """
 
     place: Place
@@ -68,6 +69,7 @@ class Pending:
     at: float
     claimed_from: str | None = None
     boot_id: str | None = None
+    voids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,13 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """``from_host`` lets go of an attempt that another node is to make."""
+    """``from_host`` lets go of an attempt that another node is to make. ``voids``: as in ``Pending``."""
 
     place: Place
     from_host: str
     token: str
     at: float
+    voids: tuple[str, ...] = ()
 
 
 RetryRecord: TypeAlias = Pending | Settled | Handoff
@@ -104,14 +107,15 @@ RetryRecord: TypeAlias = Pending | Settled | Handoff
 def encode(record: RetryRecord) -> dict[str, Json]:
     """The record as it stands in the store."""
     match record:
-        case Pending(place, host, token, at, claimed_from, boot_id):
+        case Pending(place, host, token, at, claimed_from, boot_id, voids):
             found: dict[str, Json] = {"kind": "pending", **_of_place(place), "host": host, "token": token}
             found |= {"at": _iso(at), "armedAt": _iso(place.armed_at)}
-            optional: dict[str, Json] = {"claimedFrom": claimed_from, "bootId": boot_id}
+            optional: dict[str, Json] = {"claimedFrom": claimed_from, "bootId": boot_id, "voids": _list(voids)}
             return found | {key: value for key, value in optional.items() if value is not None}
-        case Handoff(place, from_host, token, at):
+        case Handoff(place, from_host, token, at, voids):
             found = {"kind": "handoff", **_of_place(place), "fromHost": from_host, "token": token}
-            return found | {"at": _iso(at), "armedAt": _iso(place.armed_at)}
+            found |= {"at": _iso(at), "armedAt": _iso(place.armed_at)}
+            return found | {"voids": _list(voids)} if voids else found
         case Settled(reason, host, token, at, attempt, first):
             found = {"kind": "settled", "reason": reason.value, "host": host, "token": token, "at": _iso(at)}
             optional = {"attempt": attempt, "firstRunId": first}
@@ -132,9 +136,11 @@ def decode(data: Mapping[str, Json]) -> RetryRecord | None:
                     _instant(data["at"]),
                     _optional(data, "claimedFrom"),
                     _optional(data, "bootId"),
+                    _texts(data, "voids"),
                 )
             case "handoff":
-                return Handoff(_place(data), _text(data, "fromHost"), _text(data, "token"), _instant(data["at"]))
+                host, token, at = _text(data, "fromHost"), _text(data, "token"), _instant(data["at"])
+                return Handoff(_place(data), host, token, at, _texts(data, "voids"))
             case "settled":
                 attempt = data.get("attempt")
                 return Settled(
@@ -180,6 +186,15 @@ def _text(data: Mapping[str, Json], key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(key)
     return value
+
+
+def _texts(data: Mapping[str, Json], key: str) -> tuple[str, ...]:
+    found = data.get(key)
+    return tuple(text for text in found if isinstance(text, str)) if isinstance(found, list) else ()
+
+
+def _list(texts: Sequence[str]) -> Json:
+    return list(texts) or None
 
 
 def _optional(data: Mapping[str, Json], key: str) -> str | None:
@@ -319,13 +334,16 @@ def obsolete(place: Place, facts: Facts, now: float) -> Settling | None:
 
 
 def spent(tail: Sequence[RetryRecord], place: Place, tries: Sequence[Settled] = ()) -> bool:
-    """Whether the attempt was launched, says any record that is not of ``tries``.
+    """Whether the attempt was launched, says any record that is not of ``tries`` and that no later one takes back.
 
     Not only the newest: a record of its arming that lands late, after a hung write, must not bring it back.
     """
     what = (Settling.LAUNCHED, place.attempt, place.first_run_id)
+    void = {token for record in tail if isinstance(record, Pending | Handoff) for token in record.voids}
     return any(
-        (record.reason, record.attempt, record.first_run_id) == what and record not in tries
+        (record.reason, record.attempt, record.first_run_id) == what
+        and record not in tries
+        and record.token not in void
         for record in tail
         if isinstance(record, Settled)
     )

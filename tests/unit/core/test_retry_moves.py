@@ -28,7 +28,7 @@ from cronstable.core.retry_moves import (
     Write,
     Written,
     claim,
-    give,
+    let_go,
     take,
     take_alone,
 )
@@ -137,14 +137,18 @@ def test_an_attempt_that_was_launched_is_not_brought_back_by_a_record_that_lands
     assert (asked[2], written) == (Write(OVER), None)
     move = take(MINE, replace(LAUNCHED, token="a9"), tries=(), landed=False, fail_closed=False)
     assert play(move, Locked.YES, Tail((LAUNCHED, MINE)), None)[1] is Taken.GONE
+    again = replace(MINE, token="a8", voids=("a2",))
+    assert play(claim(again, THEIRS, OVER), Locked.YES, Tail((MINE, LAUNCHED, again)), Written.YES, None)[1] is (
+        Written.YES
+    )
     other = replace(LAUNCHED, first_run_id="another")
     assert play(claim(MINE, THEIRS, OVER), Locked.YES, Tail((other, MINE)), Written.YES, None)[1] is Written.YES
 
 
 def test_an_attempt_is_given_away_only_by_its_owner() -> None:
-    assert play(give(MINE, HANDOFF, ()), Locked.YES, Tail((MINE,)), Written.YES, None)[1] is True
-    assert play(give(MINE, HANDOFF, ()), Locked.YES, Tail((MINE, THEIRS)), None)[1] is False
-    assert play(give(MINE, HANDOFF, ()), Locked.UNKNOWN)[1] is False
+    assert play(let_go(MINE, HANDOFF, ()), Locked.YES, Tail((MINE,)), Written.YES, None)[1] is Written.YES
+    assert play(let_go(MINE, HANDOFF, ()), Locked.YES, Tail((MINE, THEIRS)), None)[1] is None
+    assert play(let_go(MINE, HANDOFF, ()), Locked.UNKNOWN)[1] is None
 
 
 # -- the model --------------------------------------------------------------------------------------------------------
@@ -292,6 +296,12 @@ class Node:
         )
         self.tries = (*self.tries, launched)
         match taken:
+            case Taken.GO if self.choose(6) == 0:
+                # Something keeps it from starting after all: it waits once more, and that is written down.
+                again = replace(mine, token=world.token(), voids=(*mine.voids, *(one.token for one in self.tries)))
+                self.mine, self.tries, self.due = again, (), store.now + 1
+                self.landed = (yield from self._write(again)) is Written.YES
+                self.taken = False
             case Taken.GO:
                 yield
                 world.launches.append((mine.place.attempt, self.name))
@@ -334,9 +344,8 @@ class Node:
     def _give(self, mine: Pending) -> Generator[None, None, None]:
         world, store = self.world, self.world.store
         handoff = Handoff(mine.place, self.name, world.token(), store.now)
-        given = yield from self._drive(give(mine, handoff, self.tries))
+        yield from self._drive(let_go(mine, handoff, self.tries))
         self.mine, self.tries, self.taken = None, (), False
-        assert given in (True, False)
 
 
 def attempts(world: World) -> list[int]:
@@ -365,7 +374,7 @@ def model(chance: Random, world: World) -> list[Node]:
     return nodes
 
 
-RUNS = 1200
+RUNS = 700
 
 
 @pytest.mark.parametrize("fail_closed", [True, False])

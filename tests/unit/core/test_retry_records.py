@@ -38,6 +38,7 @@ FACTS = Facts("digest", enabled=True, reboot=False, policy=RetryPolicy(3))
 
 INSTANTS = st.floats(1e9, 4e9, allow_nan=False).map(in_microseconds)
 TEXTS = st.text(max_size=20)
+VOIDS = st.lists(TEXTS, max_size=3).map(tuple)
 PLACES = st.builds(
     Place,
     st.integers(1, 10**6),
@@ -48,8 +49,8 @@ PLACES = st.builds(
     INSTANTS,
 )
 RECORDS: st.SearchStrategy[RetryRecord] = st.one_of(
-    st.builds(Pending, PLACES, TEXTS, TEXTS, INSTANTS, st.none() | TEXTS, st.none() | TEXTS),
-    st.builds(Handoff, PLACES, TEXTS, TEXTS, INSTANTS),
+    st.builds(Pending, PLACES, TEXTS, TEXTS, INSTANTS, st.none() | TEXTS, st.none() | TEXTS, VOIDS),
+    st.builds(Handoff, PLACES, TEXTS, TEXTS, INSTANTS, VOIDS),
     st.builds(Settled, st.sampled_from(Settling), TEXTS, TEXTS, INSTANTS, st.none() | st.integers(0, 10**6)),
 )
 
