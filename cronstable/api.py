@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         Vacant,
         Won,
     )
+    from cronstable.core.tally import Histogram, JobTally, NotifierTally, Tally
     from cronstable.core.view import ClusterView, LeaseView, PeerStatus, PeerView
     from cronstable.core.wording import describe
     from cronstable.plugin.descriptors import (
@@ -173,6 +174,7 @@ __all__ = [
     "Grant",
     "Held",
     "HeldTerm",
+    "Histogram",
     "Holder",
     "Host",
     "HostSnapshot",
@@ -187,6 +189,7 @@ __all__ = [
     "Job",
     "JobEvent",
     "JobOptions",
+    "JobTally",
     "Json",
     "JsonSchema",
     "KeyPath",
@@ -203,6 +206,7 @@ __all__ = [
     "NotDelivered",
     "Notifier",
     "NotifierBackend",
+    "NotifierTally",
     "Observable",
     "Observation",
     "OpCount",
@@ -253,6 +257,7 @@ __all__ = [
     "StoreUnavailable",
     "StoredRecord",
     "Taken",
+    "Tally",
     "Threads",
     "Topology",
     "Trigger",
@@ -285,6 +290,7 @@ _HOMES = {
         "Appended Fenced Full Grant Held Holder LeaseRecord Observation Seen Span StoreUnavailable Taken Unknown "
         "Unreadable Vacant Won"
     ),
+    "cronstable.core.tally": "Histogram JobTally NotifierTally Tally",
     "cronstable.core.view": "ClusterView LeaseView PeerStatus PeerView",
     "cronstable.core.wording": "describe",
     "cronstable.plugin.descriptors": (

@@ -16,6 +16,7 @@ from cronstable.core.hooks import JobEvent, Lateness
 from cronstable.core.job import Job, Json
 from cronstable.core.runs import Line, LiveRun, PendingRetry, Resources, RunRecord
 from cronstable.core.store import Appended, Grant, Holder, Observation, Seen, Span
+from cronstable.core.tally import Tally
 from cronstable.core.view import ClusterView
 
 if TYPE_CHECKING:
@@ -318,6 +319,7 @@ class HostSnapshot:
     ``stopping``: a shutdown is under way.
     ``fleet``: what was last published of all nodes, None when there is no channel between them.
     ``state``: the durable state, None without a ``state`` section.
+    ``tally``: how often things happened here since the daemon started.
     """
 
     version: str
@@ -345,6 +347,7 @@ class HostSnapshot:
     stopping: bool = False
     fleet: FleetReport | None = None
     state: StateStatus | None = None
+    tally: Tally = field(default_factory=Tally)
 
 
 class Host(Protocol):

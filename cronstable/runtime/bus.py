@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import anyio
 
@@ -36,9 +36,13 @@ class EventBus:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._subscribers: list[_Subscriber] = []
+        self.counts: Callable[[Event], None] | None = None
+        """Hears of every event at once, and must neither wait nor raise: a queue can drop what has to be counted."""
 
     def emit(self, event: Event) -> None:
         """Hand ``event`` to every subscriber; never waits, never raises."""
+        if self.counts is not None:
+            self.counts(event)
         for subscriber in self._subscribers:
             subscriber.offer(event)
 

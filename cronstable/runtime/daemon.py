@@ -41,6 +41,7 @@ from cronstable.runtime.retries import Retries
 from cronstable.runtime.scheduler import Scheduler
 from cronstable.runtime.services import MakeService, Services
 from cronstable.runtime.state import MakeStore, StateKeeper
+from cronstable.runtime.tally import TallyKeeper
 
 DRAIN_NOTICE: Seconds = 30.0
 FORCED_DRAIN: Seconds = 10.0
@@ -153,6 +154,14 @@ class Daemon:
             log=parts.log,
             reports=self.reports,
         )
+        self.tally = TallyKeeper(
+            clock=clock,
+            transitions=lambda: (self.cluster.leader_transitions, self.cluster.quorum_transitions),
+            delivered=lambda: self.reports.counts,
+        )
+        self.bus.counts = self.tally.heard
+        self.reports.heard = self.tally.reported
+        self.claims.appended = self.tally.claimed
         self.retries.claimer = self.claims
         self.claims.retry_refused = self.retries.refused
         self.launcher.admission = self.retries
@@ -204,6 +213,7 @@ class Daemon:
             services.start_soon(self.reports.follow)
             services.start_soon(self._signals)
             services.start_soon(self.state.run)
+            services.start_soon(self.tally.run)
             if self._parts.reaper is not None:
                 services.start_soon(self._parts.reaper.run)
             await self.services.reconcile(self._config.settings)
@@ -231,6 +241,7 @@ class Daemon:
     async def _schedule(self, election: anyio.abc.TaskGroup) -> None:
         """Elect, then schedule, until told to stop."""
         self.scheduler.load(self._config.jobs)
+        self.tally.configure(self._config.sections.get("web"), self.scheduler.jobs)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_when_stopped, tasks.cancel_scope)
             self._log.info("job set %s, %d jobs, node %s", self._config.job_set_id, len(self._config.jobs), self.node)
@@ -339,6 +350,7 @@ class Daemon:
         self.scheduler.load(config.jobs)
         self.claims.load()
         self.reports.configure(config.sections.get("notify"))
+        self.tally.configure(config.sections.get("web"), self.scheduler.jobs)
         self.retries.reloaded()
         await self.services.reconcile(config.settings)
         self._parts.configure_logging(config.logging)
@@ -392,4 +404,5 @@ class Daemon:
             ready=self._ready,
             stopping=self.launcher.stopping,
             state=self.state.status(),
+            tally=self.tally.view(),
         )

@@ -110,6 +110,8 @@ class Reports:
         self._settings: dict[tuple[str, str], object] = {}
         self._idle = anyio.Event()
         self.counts: dict[str, Counts] = {name: Counts() for name in notifiers}
+        self.heard: Callable[[Report], None] | None = None
+        """Hears of every hook that fires, whether anybody is to be told or not."""
 
     def bind(self, tasks: TaskGroup) -> None:
         """Say which task group deliveries live in; once, before the first message."""
@@ -139,6 +141,8 @@ class Reports:
     def report(self, report: Report) -> None:
         """Tell whoever the job names for this event."""
         report = report if report.host else replace(report, host=self._hostname)
+        if self.heard is not None:
+            self.heard(report)
         hook = report.job.options.raw.get(report.event)
         if isinstance(hook, Mapping):
             self._tell(report, hook.get("report"), report.job.name, f"job {report.job.name}: {report.event}")
