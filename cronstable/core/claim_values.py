@@ -286,13 +286,15 @@ class Wants:
     """What the sweep wants decided, most urgent first.
 
     ``waiting``: the oldest T that has to wait for another sweep. ``rerun``: jobs of which a claim that was never
-    started may be tried again as a further attempt (``onUnfinishedClaim: rerun``).
+    started may be tried again as a further attempt (``onUnfinishedClaim: rerun``). ``lost``: (job, T) that left the
+    window undecided, because nobody led for so long: nothing is done about them here.
     """
 
     starts: tuple[Start, ...] = ()
     skips: tuple[Skip, ...] = ()
     waiting: EpochSeconds | None = None
     rerun: frozenset[str] = frozenset()
+    lost: tuple[tuple[str, EpochSeconds], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ HANDOVERS: Final = 3
 """``window: auto`` is this many worst handovers, and at least a minute."""
 LATE_AFTER: Final = 10.0
 """Seconds. An occurrence that starts later than this is a late one, whoever led when it fell due."""
+AGED: Final = 20
+"""Of what nobody decided about in time, so many of each job are told one by one."""
 BACK: Final = 1.0
 """A wall clock that went back this many seconds makes the horizon look at the window anew."""
 
@@ -66,6 +68,7 @@ class Horizon:
         self._due: dict[str, list[EpochSeconds]] = {}
         self._heap: list[tuple[EpochSeconds, int, str]] = []
         self._kept: set[tuple[str, EpochSeconds]] = set()
+        self._aged: list[tuple[str, EpochSeconds]] = []
         self._wall: float | None = None
 
     @property
@@ -114,6 +117,7 @@ class Horizon:
             at, _, name = heapq.heappop(self._heap)
             job = self._jobs[name]
             if at <= since:
+                self._aged += [(name, old) for old in job.schedule.fires(at - 1, since, AGED)]
                 self._due[name] += job.schedule.fires(since, int(wall), int(wall) - since)
                 self._schedule(job, int(wall))
                 continue
@@ -121,7 +125,14 @@ class Horizon:
             self._schedule(job, at)
         for name, due in self._due.items():
             if due and due[0] <= since:
-                self._due[name] = [at for at in due if at > since or (name, at) in self._kept]
+                kept = [at for at in due if at > since or (name, at) in self._kept]
+                self._aged += [(name, at) for at in due if at not in kept][:AGED]
+                self._due[name] = kept
+
+    def aged(self, ledger: Ledger, known: Known) -> tuple[tuple[str, EpochSeconds], ...]:
+        """What left the window since the last call and nobody had decided about; the oldest few of each job."""
+        aged, self._aged = self._aged, []
+        return tuple((name, at) for name, at in aged if at > known.of(name) and not ledger.claimed(name, at))
 
     def undecided(self, ledger: Ledger, known: Known, wall: float) -> Iterable[tuple[Claimable, list[EpochSeconds]]]:
         """For each job its T that are owed: due, unclaimed, and later than the job's first known definition."""
@@ -185,7 +196,7 @@ def sweep(
     chosen = [start for *_, start in starts[: on_time + rules.limit]]
     rest = [start.at for *_, start in (*starts[on_time + rules.limit :], *held)]
     waiting = min([*rest, *(skip.at for skip in skips)], default=None)
-    return Wants(tuple(chosen), tuple(skips), waiting, rules.rerun)
+    return Wants(tuple(chosen), tuple(skips), waiting, rules.rerun, horizon.aged(ledger, known))
 
 
 def is_late(at: EpochSeconds, wall: float, opened_at: float) -> bool:

@@ -116,7 +116,9 @@ class ClaimsDriver:
         self._unclaimed: set[tuple[str, EpochSeconds]] = set()
         self._retries: dict[tuple[str, EpochSeconds, int], str] = {}
         self._said: dict[str, float] = {}
+        self.appended: Callable[[Seconds, str], None] = lambda took, answer: None
         self.retry_refused: Callable[[str], None] = lambda job: None
+        self.retry_spent: Callable[[str], None] = lambda job: None
 
     # -- what the scheduler asks --------------------------------------------------------------------------------------
 
@@ -142,7 +144,8 @@ class ClaimsDriver:
     def retry(self, job: Job, scheduled_at: EpochSeconds, attempt: int, first_run_id: str) -> bool:
         """A further attempt is due: True when it is appended first and launched from here (claims.md 5).
 
-        ``retry_refused`` is called with the job's name when that cannot be done now.
+        ``retry_refused`` is called with the job's name when that cannot be done now, ``retry_spent`` when the number
+        of the attempt is in the log already.
         """
         session = self._session
         if session is None or not self.owns(job) or not self._may_work(session):
@@ -292,6 +295,7 @@ class ClaimsDriver:
         if stale or not (left.starts or left.skips):
             left = self._sweep(session, now.wall, term.opened_at)
             session.swept_at = now.boot
+            self._lost(left.lost)
         session.left = replace(left, starts=left.starts[CHUNK:], skips=left.skips[SKIPS:])
         waiting = [start.at for start in session.left.starts if start.attempt == 0]
         waiting += [skip.at for skip in session.left.skips]
@@ -313,6 +317,12 @@ class ClaimsDriver:
         claimed = {_key(claim.start) for claim in session.state.pending}
         retries = tuple(Start(*key) for key in self._retries if key not in claimed)
         return replace(wants, starts=(*retries, *wants.starts))
+
+    def _lost(self, lost: Iterable[tuple[str, EpochSeconds]]) -> None:
+        for name, at in lost:
+            self._due.discard((name, at))
+            self._alarm("lost", f"nobody led for longer than the window: the occurrence of {name} at {at} is lost")
+            self._record(name, at, Decision(Verdict.SKIP, Reason.OUTSIDE_WINDOW))
 
     def _paused(self, job: str, at: EpochSeconds) -> bool:
         return self._gate.paused(self._gate.jobs[job]) is not None
@@ -350,7 +360,7 @@ class ClaimsDriver:
             case Refused(starts, reason):
                 for start in starts:
                     if self._retries.pop(_key(start), None) is not None:
-                        self.retry_refused(start.job)
+                        (self.retry_spent if reason == Reason.CLAIM_TAKEN else self.retry_refused)(start.job)
                     elif start.attempt == 0:
                         self._record(start.job, start.at, Decision(Verdict.DEFER, Reason(reason)))
             case Logged(skips):
@@ -367,7 +377,9 @@ class ClaimsDriver:
             await self._obey(session, command)
 
     async def _append(self, session: Session, number: int, data: bytes) -> None:
+        asked = self._clock.now().boot
         appended = await session.claims.append(number, data)
+        self.appended(self._clock.now().boot - asked, type(appended).__name__.lower())
         # The term may be another one by now; what was asked under the old one is not an answer for the new.
         self._follow_term(session)
         await self._all(session, self._feed(session, Answer(appended)))

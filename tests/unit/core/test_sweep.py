@@ -185,3 +185,26 @@ def test_a_run_that_forbids_another_turns_what_is_owed_into_skips() -> None:
     wants = swept(horizon(job(coalesce=True)), HOUR + 5, local=Local(blocked=lambda name: True))
     assert wants.starts == ()
     assert wants.skips[-1] == Skip("job", HOUR, "concurrency-forbid")
+
+
+def test_what_ages_out_of_the_window_undecided_is_told_once() -> None:
+    watched = horizon(job())
+    assert swept(watched, HOUR).lost == ()
+    # Nothing was claimed, and nobody looked for two windows.
+    late = swept(watched, HOUR + 120)
+    assert [at - HOUR for _, at in late.lost] == [10, 20, 30, 40, 50, 60]
+    assert 60 not in times(late)
+    assert 70 in times(late)
+    assert swept(watched, HOUR + 120).lost == ()
+
+
+def test_what_another_node_decided_before_it_aged_out_is_not_lost() -> None:
+    watched = horizon(job())
+    assert swept(watched, HOUR + 120, ledger=claimed(floor=HOUR + 60)).lost == ()
+    assert swept(horizon(job()), HOUR + 120, known=Known("", HOUR + 60)).lost == ()
+
+
+def test_of_a_long_outage_only_the_oldest_few_are_told_one_by_one() -> None:
+    watched = horizon(job(every=1))
+    swept(watched, HOUR)
+    assert [at - HOUR for _, at in swept(watched, HOUR + 3600).lost] == list(range(1, 21))

@@ -39,6 +39,7 @@ from cronstable.testing.memory import MemoryLease, MemoryLeaseStore, Point
 LOG = logging.getLogger("test")
 START = 1_800_000_000
 TTL = 5.0
+LOST = (Verdict.SKIP, Reason.OUTSIDE_WINDOW)
 CAPABILITIES = frozenset({Capability.LEASE, Capability.FENCED, Capability.OCCURRENCE_CLAIMS})
 
 
@@ -352,6 +353,22 @@ def test_an_outage_of_the_store_delays_and_loses_nothing() -> None:
             await anyio.sleep(6)
             assert set(range(-13, 15)) <= set(f.times())
             assert len(f.times()) == len(set(f.times()))
+
+    run_virtual(story)
+
+
+def test_what_an_outage_longer_than_the_window_lost_is_said_and_nothing_else() -> None:
+    async def story() -> None:
+        async with fleet(jobs=(job("tick", "*/10 * * * * * *"),)) as f:
+            node = await f.node("a")
+            await f.until_wall(5)
+            node.down = True
+            await f.until_wall(95)
+            node.down = False
+            await f.until_wall(115)
+            assert sorted(f.times()) == [-10, 0, 40, 50, 60, 70, 80, 90, 100, 110]
+            lost = [at for at in range(-10, 111, 10) if node.decision("tick", START + at) == LOST]
+            assert lost == [10, 20, 30]
 
     run_virtual(story)
 
