@@ -215,7 +215,9 @@ def _due(state: LeaseState, nonce: str, now: Instant) -> Request | Wait:
         return Wait(until)
     if state.grant is not None:
         return Renew(state.grant, nonce, by)
-    return Observe(by + state.timing.watch, _opens_at(state, now) if state.timing.watch > 0 else None)
+    # While the store fails, only an answer helps: a watch that is cut short at once would be asked again for ever.
+    watches = state.timing.watch > 0 and state.failures == 0
+    return Observe(by + state.timing.watch, _opens_at(state, now) if watches else None)
 
 
 def _opens_at(state: LeaseState, now: Instant) -> float | None:
