@@ -16,7 +16,7 @@ STALE_RETRIES: Final = 3
 """A handle goes stale when another host replaces the file between our look-up and our call; looking again heals it."""
 
 _CHUNK: Final = 64 * 1024
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
+NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 _NO_DIRECTORY_SYNC: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EBADF})
 
 
@@ -75,6 +75,11 @@ def create_file(fs: FileSystem, path: str, data: bytes) -> None:
         raise
 
 
+def touch(fs: FileSystem, path: str) -> None:
+    """A file without content that says something by being there; fine when it is."""
+    fs.close(fs.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+
+
 def publish_new(fs: FileSystem, source: str, target: str) -> None:
     """Give ``source`` the name ``target`` only if that is free; ``FileExistsError`` otherwise. Hold the lock.
 
@@ -84,7 +89,7 @@ def publish_new(fs: FileSystem, source: str, target: str) -> None:
     try:
         fs.link(source, target)
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_LINKS:
             raise
         fs.replace(source, target)
 
@@ -112,6 +117,12 @@ def close_quietly(fs: FileSystem, fd: int) -> None:
 def unlink_quietly(fs: FileSystem, path: str) -> None:
     """Remove a temporary name if it is there; the sweep at start gets what stays behind."""
     with contextlib.suppress(OSError):
+        fs.unlink(path)
+
+
+def unlink_present(fs: FileSystem, path: str) -> None:
+    """Remove a name that somebody else may have removed."""
+    with contextlib.suppress(FileNotFoundError):
         fs.unlink(path)
 
 

@@ -94,7 +94,7 @@ def examine(fs: FileSystem, clock: Clock, layout: Layout, unique: str, topology:
     """Try the locks, read the mount table, compare clocks, sweep litter. Raises no ``OSError``."""
     table = fs.mounts() if platform == "linux" else None
     mount = mount_of(table, os.path.realpath(layout.leases)) if table is not None else None
-    refusal = _fake_lock_option(mount)
+    refusal = fake_lock_option(mount)
     if refusal is not None:
         return Findings(refusal)
     notes = list(_topology_notes(topology, mount, table is not None, platform))
@@ -106,10 +106,10 @@ def examine(fs: FileSystem, clock: Clock, layout: Layout, unique: str, topology:
         disk.create_file(fs, scratch, b"probe\n")
         after = clock.now().wall
         try:
-            refusal = _locks_are_fiction(fs, scratch)
+            refusal = locks_are_fiction(fs, scratch)
             written = fs.mtime(scratch)
             notes.extend(_clock_notes(before, written, after))
-            _sweep(fs, layout.tmp, written)
+            sweep(fs, layout.tmp, written)
         finally:
             disk.unlink_quietly(fs, scratch)
     except OSError as error:
@@ -117,7 +117,8 @@ def examine(fs: FileSystem, clock: Clock, layout: Layout, unique: str, topology:
     return Findings(refusal, tuple(notes))
 
 
-def _fake_lock_option(mount: Mount | None) -> str | None:
+def fake_lock_option(mount: Mount | None) -> str | None:
+    """Why the mount's own options say that its locks do not reach other hosts; None when they do not say so."""
     if mount is None or not mount.is_nfs:
         return None
     for option in _FAKE_LOCK_OPTIONS:
@@ -126,7 +127,8 @@ def _fake_lock_option(mount: Mount | None) -> str | None:
     return None
 
 
-def _locks_are_fiction(fs: FileSystem, path: str) -> str | None:
+def locks_are_fiction(fs: FileSystem, path: str) -> str | None:
+    """Why the locks of the file at ``path`` cannot be believed; None when two descriptors exclude each other."""
     with contextlib.ExitStack() as stack:
         first, second = (fs.open(path, os.O_RDWR) for _ in range(2))
         stack.callback(disk.close_quietly, fs, first)
@@ -151,7 +153,7 @@ def _topology_notes(topology: Topology, mount: Mount | None, has_table: bool, pl
                 f"only if the mount honours {how} across hosts"
             )
             yield text
-        elif mount is not None and mount.kind in _LOCAL:
+        elif mount is not None and is_local(mount):
             text = f"topology says shared, but {mount.point} is a local {mount.kind} file system: is the share mounted?"
             yield text
     elif topology is Topology.SINGLE_NODE or mount is None or not mount.is_network:
@@ -186,10 +188,21 @@ def _clock_notes(before: float, written: float, after: float) -> Iterator[str]:
         yield text
 
 
-def _sweep(fs: FileSystem, directory: str, now: float) -> None:
+def sweep(fs: FileSystem, directory: str, now: float) -> None:
     """Remove temporary files of processes that died. ``now`` by the clock that dates them."""
     with contextlib.suppress(OSError):
-        for name in sorted(fs.listdir(directory))[:LITTER_SWEPT]:
-            path = os.path.join(directory, name)
-            if name.endswith(".tmp") and fs.mtime(path) < now - LITTER_AGE:
-                disk.unlink_quietly(fs, path)
+        for path in litter(fs, directory, now):
+            disk.unlink_quietly(fs, path)
+
+
+def litter(fs: FileSystem, directory: str, now: float) -> Iterator[str]:
+    """Temporary files of processes that died."""
+    for name in sorted(fs.listdir(directory))[:LITTER_SWEPT]:
+        path = os.path.join(directory, name)
+        if name.endswith(".tmp") and fs.mtime(path) < now - LITTER_AGE:
+            yield path
+
+
+def is_local(mount: Mount) -> bool:
+    """A file system that is known to be of this host alone."""
+    return mount.kind in _LOCAL
