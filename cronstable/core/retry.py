@@ -162,11 +162,29 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """A ladder from before, or of another node, goes on here: ``attempt`` is due in ``delay`` seconds.
+
+    ``first``: attempt 0. A ladder that is under way here is newer, and stays.
+    """
+
+    first: RunKey
+    policy: RetryPolicy
+    attempt: int
+    delay: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """An attempt was let go, and its number turned out to be used up: claimed before, by whoever led then."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """The matter is over: the job was removed, disabled or changed, an operator cancelled it, the daemon stops."""
 
 
-RetryEvent: TypeAlias = Admitted | Failed | Succeeded | Dropped | Due | Refused | Settled
+RetryEvent: TypeAlias = Admitted | Failed | Succeeded | Dropped | Due | Refused | Resumed | Spent | Settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +244,11 @@ def step(ladder: Ladder | None, event: RetryEvent, now: float) -> tuple[Ladder |
             return _due(ladder, answer, now)
         case Refused(key, answer):
             return _refuse(ladder, key, answer, now)
+        case Resumed():
+            return (_resume(event, now) if ladder is None else ladder), Nothing()
+        case Spent():
+            over = ladder is not None and ladder.waiting is None and not ladder.members
+            return _next(ladder, now) if ladder is not None and over else (ladder, Nothing())
         case Settled():
             return None, Nothing()
         case _:
@@ -246,14 +269,21 @@ def _fail(ladder: Ladder | None, key: RunKey, now: float) -> tuple[Ladder | None
     if ladder is None or key.run_id not in ladder.members:
         return ladder, GiveUp()
     left = replace(ladder, members=ladder.members - {key.run_id})
-    if left.waiting is not None:
-        return left, Nothing()
-    attempt = left.attempt + 1
-    if not left.policy.allows(attempt):
+    return (left, Nothing()) if left.waiting is not None else _next(left, now)
+
+
+def _next(ladder: Ladder, now: float) -> tuple[Ladder | None, Action]:
+    attempt = ladder.attempt + 1
+    if not ladder.policy.allows(attempt):
         return None, GiveUp()
-    delay = left.policy.delay(attempt, left.first.run_id)
+    delay = ladder.policy.delay(attempt, ladder.first.run_id)
     wait = Wait(attempt, now + delay, delay)
-    return replace(left, waiting=wait, deferrals=0), Arm(wait)
+    return replace(ladder, waiting=wait, deferrals=0), Arm(wait)
+
+
+def _resume(event: Resumed, now: float) -> Ladder:
+    wait = Wait(event.attempt, now + event.delay, event.policy.delay(event.attempt, event.first.run_id))
+    return Ladder(event.policy, event.first, event.attempt - 1, waiting=wait)
 
 
 def _drop(ladder: Ladder | None, key: RunKey) -> Ladder | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, TypeAlias, assert_never
@@ -277,7 +277,8 @@ def at_boot(
     match newest:
         case Pending() if newest.host == host:
             moved = None not in (newest.boot_id, boot_id) and newest.boot_id != boot_id
-            reason = obsolete(newest.place, facts, now)
+            # A manual run shares the ladder and ends nothing; what began it anew has a later T.
+            reason = obsolete(newest.place, replace(facts, last_start=None), now)
             if facts.reboot and moved:
                 reason = Settling.REBOOTED
             delay = newest.place.not_before - now

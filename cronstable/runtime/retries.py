@@ -12,7 +12,7 @@ import anyio
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.fingerprint import job_digest
-from cronstable.core.job import Job
+from cronstable.core.job import ConcurrencyPolicy, Job
 from cronstable.core.retry import (
     Abandon,
     Action,
@@ -28,13 +28,16 @@ from cronstable.core.retry import (
     Nothing,
     Refused,
     Relaunch,
+    Resumed,
     RetryEvent,
     Settled,
+    Spent,
     Succeeded,
     moved,
     retry_policy,
     step,
 )
+from cronstable.core.retry_records import Settling
 from cronstable.core.runs import LiveRun, Outcome, PendingRetry, RunKey, RunRecord, Trigger
 from cronstable.runtime.cluster_manager import ClusterManager
 from cronstable.runtime.launcher import Launcher
@@ -68,6 +71,44 @@ class RetryClaimer(Protocol):
         ...
 
 
+class RetryMemory(Protocol):
+    """Whoever writes ladders down, so that they outlive this process and can move. None of it waits or raises."""
+
+    def armed(self, job: Job, ladder: Ladder) -> None:
+        """The ladder waits for an attempt, perhaps as before."""
+        ...
+
+    def over(self, name: str, why: Settling | None) -> None:
+        """The ladder waits no more. None: it is to be found again after a restart."""
+        ...
+
+    def asking(self, name: str) -> bool:
+        """Whether an attempt that is due is being taken out of the store; ``may_start`` is then not to be asked."""
+        ...
+
+    def may_start(self, name: str) -> bool:
+        """Whether an attempt that is due is ours; False: that is being found out, and the ladders are told."""
+        ...
+
+    def launched(self, name: str) -> None:
+        """The attempt has a process."""
+        ...
+
+    def hands_over(self, job: Job) -> bool:
+        """Another node owns the job: whether it is left the attempt."""
+        ...
+
+
+_CHANGES: Mapping[Settling, str] = MappingProxyType(
+    {
+        Settling.JOB_REMOVED: "the job was removed",
+        Settling.DISABLED: "the job was disabled",
+        Settling.CONFIG_CHANGED: "the job was changed",
+        Settling.CANCELLED: "cancelled",
+    }
+)
+
+
 class Retries:
     """The ladders of this node, one a job at most. Implements the launcher's ``RunListener`` and ``Admission``.
 
@@ -98,6 +139,7 @@ class Retries:
         self._shown: Mapping[str, PendingRetry] = MappingProxyType({})
         self._sleep = anyio.CancelScope()
         self.claimer: RetryClaimer | None = None
+        self.memory: RetryMemory | None = None
 
     @property
     def pending(self) -> Mapping[str, PendingRetry]:
@@ -113,15 +155,18 @@ class Retries:
         self._step(job.name, Admitted(key, retry_policy(job.options.raw)))
 
     def started(self, job: Job, run: LiveRun) -> None:
-        """The run was known before."""
+        """The run was known before; a further attempt is now surely made."""
+        if run.key.trigger is Trigger.RETRY and self.memory is not None:
+            self.memory.launched(job.name)
 
     def denied(self, job: Job, key: RunKey, decision: Decision) -> None:
         """The attempt was stopped right before its spawn: ask again later, unless the job is not ours any more."""
         if decision.reason in (Reason.STOPPING, Reason.DISABLED):
-            self._settle(job.name, decision.reason.value)
+            self._settle(job.name, Settling.DISABLED if decision.reason is Reason.DISABLED else None)
         elif key.trigger is Trigger.RETRY:
             answer = self._ask(job)[0]
-            self._step(job.name, Refused(key, Answer.MOVED if answer is Answer.MOVED else Answer.NOT_NOW))
+            if answer is not Answer.MOVED or not self._hands_over(job, key.attempt):
+                self._step(job.name, Refused(key, Answer.MOVED if answer is Answer.MOVED else Answer.NOT_NOW))
         else:
             self._step(job.name, Dropped(key))
 
@@ -130,7 +175,7 @@ class Retries:
         stopping = self._launcher.stopping
         ladder = self._ladders.get(job.name)
         if ladder is not None and (stopping or self._changed(job) is not None):
-            self._settle(job.name, "stopping" if stopping else self._changed(job) or "")
+            self._settle(job.name, None if stopping else self._changed(job))
         match record.outcome:
             case Outcome.FAILURE:
                 if isinstance(self._step(job.name, Failed(record.key)), Arm):
@@ -156,34 +201,63 @@ class Retries:
     def cancel(self, name: str) -> bool:
         """An operator ends the matter; whether an attempt was waited for."""
         waiting = name in self._pending
-        self._settle(name, "cancelled")
+        self._settle(name, Settling.CANCELLED)
         return waiting
 
     def stop(self) -> None:
-        """The daemon stops: nothing is tried again."""
+        """The daemon stops: nothing is tried again here."""
         for name in tuple(self._ladders):
-            self._settle(name, "the daemon is stopping")
+            self._settle(name, None)
 
-    def _give_up(self, name: str, change: str) -> None:
+    def _give_up(self, name: str, change: Settling | None) -> None:
         failed = self._failed.get(name) if name in self._pending else None
         self._settle(name, change)
         if failed is not None and self._reports is not None:
             self._reports.gave_up(*failed)
 
-    def _settle(self, name: str, why: str) -> None:
+    def _settle(self, name: str, why: Settling | None) -> None:
+        """End the ladder; ``why`` None: the daemon stops."""
         if name in self._pending:
-            self._log.info("job %s: retry %d will not be made (%s)", name, self._pending[name].attempt, why)
-        self._step(name, Settled())
+            text = _CHANGES[why] if why is not None else "the daemon is stopping"
+            self._log.info("job %s: retry %d will not be made (%s)", name, self._pending[name].attempt, text)
+        self._step(name, Settled(), why)
 
-    def _changed(self, job: Job) -> str | None:
+    def _changed(self, job: Job) -> Settling | None:
         """Why ``job`` is not what is configured now; None when it still is."""
         current = self._scheduler.jobs.get(job.name)
         if current is None:
-            return "the job was removed"
+            return Settling.JOB_REMOVED
         if not current.options.enabled:
-            return "the job was disabled"
+            return Settling.DISABLED
         same = current is job or job_digest(current) == job_digest(job)
-        return None if same else "the job was changed"
+        return None if same else Settling.CONFIG_CHANGED
+
+    # -- what the memory says -----------------------------------------------------------------------------------------
+
+    def has(self, name: str) -> bool:
+        """Whether a ladder is under way here."""
+        return name in self._ladders
+
+    def resume(self, job: Job, resumed: Resumed, failed: RunRecord | None = None) -> None:
+        """A ladder from before, or of another node, goes on here. ``failed``: its last run, where that is known."""
+        if job.name not in self._ladders:
+            self._jobs[job.name] = job
+            self._step(job.name, resumed)
+            if failed is not None:
+                self._failed[job.name] = (job, failed)
+
+    def later(self, name: str) -> None:
+        """Whether the attempt that is due is ours cannot be found out now."""
+        self._step(name, Due(Answer.NOT_NOW))
+
+    def gone(self, name: str) -> None:
+        """The attempt that is due is another node's, or was: nobody here has anything to say about it."""
+        self._log.info("job %s: its retries go on elsewhere", name)
+        self._step(name, Settled())
+
+    def poke(self) -> None:
+        """Look again now."""
+        self._sleep.cancel()
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -192,22 +266,37 @@ class Retries:
         while True:
             now = self._clock.now().boot
             for name, ladder in tuple(self._ladders.items()):
-                if ladder.waiting is not None and ladder.waiting.due <= now:
+                if ladder.waiting is not None and ladder.waiting.due <= now and not self._asking(name):
                     self._attempt(name, ladder)
             with anyio.CancelScope() as self._sleep:
                 await self._clock.sleep(self._until_next())
 
     def _until_next(self) -> Seconds:
-        dues = [ladder.waiting.due for ladder in self._ladders.values() if ladder.waiting is not None]
+        dues = [
+            ladder.waiting.due
+            for name, ladder in self._ladders.items()
+            if ladder.waiting is not None and not self._asking(name)
+        ]
         return min(min(dues, default=float("inf")) - self._clock.now().boot, LONGEST_SLEEP)
+
+    def _asking(self, name: str) -> bool:
+        return self.memory is not None and self.memory.asking(name)
 
     def _attempt(self, name: str, ladder: Ladder) -> None:
         job = self._scheduler.jobs.get(name)
         change = self._changed(self._jobs[name])
         if job is None or change is not None or self._launcher.stopping:
-            self._give_up(name, change or "the daemon is stopping")
+            self._give_up(name, change)
             return
         answer, decision = self._ask(job)
+        if answer is Answer.GO and self.memory is not None:
+            # A run in the way is no reason to take the attempt out of the store and put it back.
+            if job.options.concurrency_policy is ConcurrencyPolicy.FORBID and self._launcher.occupied(name):
+                answer = Answer.NOT_NOW
+            elif not self.memory.may_start(name):
+                return
+        if answer is Answer.MOVED and ladder.waiting is not None and self._hands_over(job, ladder.waiting.attempt):
+            return
         action = self._step(name, Due(answer))
         if not isinstance(action, Relaunch):
             return
@@ -234,6 +323,20 @@ class Retries:
         """An attempt that was to be claimed could not be: ask again later."""
         self._step(name, Refused(None, Answer.NOT_NOW))
 
+    def spent(self, name: str) -> None:
+        """An attempt that was to be claimed was claimed before, by whoever led then: its number is used up."""
+        failed = self._failed.get(name)
+        if isinstance(self._step(name, Spent()), GiveUp) and failed is not None and self._reports is not None:
+            self._reports.gave_up(*failed)
+
+    def _hands_over(self, job: Job, attempt: int) -> bool:
+        """Leave what is left to the node that owns the job now, where it can find it."""
+        if self.memory is None or not self.memory.hands_over(job):
+            return False
+        self._log.info("job %s: retry %d is handed over, another node owns the job now", job.name, attempt)
+        self._step(job.name, Settled())
+        return True
+
     def _ask(self, job: Job) -> tuple[Answer, Decision]:
         """The gate's answer for an attempt of ``job`` at this instant. Any failure to find out means: not now."""
         decision = self._scheduler.recheck(job)
@@ -247,9 +350,10 @@ class Retries:
 
     # -- carrying out -------------------------------------------------------------------------------------------------
 
-    def _step(self, name: str, event: RetryEvent) -> Action:
+    def _step(self, name: str, event: RetryEvent, why: Settling | None = None) -> Action:
         before = self._ladders.get(name)
         ladder, action = step(before, event, self._clock.now().boot)
+        self._keep(name, before, ladder, why or _why(event, action))
         if ladder is None:
             self._ladders.pop(name, None)
             self._jobs.pop(name, None)
@@ -261,6 +365,15 @@ class Retries:
         self._show(name, ladder)
         self._say(name, before, action)
         return action
+
+    def _keep(self, name: str, before: Ladder | None, ladder: Ladder | None, why: Settling | None) -> None:
+        """Have it written down what is waited for, and when it is not waited for any more."""
+        if self.memory is None:
+            return
+        if ladder is not None and ladder.waiting is not None:
+            self.memory.armed(self._jobs[name], ladder)
+        elif before is not None and (ladder is None or ladder.first != before.first):
+            self.memory.over(name, why)
 
     def _show(self, name: str, ladder: Ladder | None) -> None:
         wait = ladder.waiting if ladder is not None else None
@@ -297,3 +410,22 @@ class Retries:
                 pass
             case _:
                 assert_never(action)
+
+
+def _why(event: RetryEvent, action: Action) -> Settling | None:
+    """What is written down when a ladder ends, or another one takes its place."""
+    if isinstance(action, Abandon):
+        return Settling.OWNER_MOVED
+    match event:
+        case Admitted():
+            return Settling.SUPERSEDED
+        case Succeeded():
+            return Settling.SUCCEEDED
+        case Failed() | Spent():
+            return Settling.EXHAUSTED
+        case Dropped() | Refused() | Due():
+            return Settling.CANCELLED
+        case Resumed() | Settled():
+            return None
+        case _:
+            assert_never(event)

@@ -25,10 +25,13 @@ from cronstable.core.retry import (
     Nothing,
     Refused,
     Relaunch,
+    Resumed,
     RetryEvent,
     RetryPolicy,
     Settled,
+    Spent,
     Succeeded,
+    Wait,
     moved,
     retry_policy,
     step,
@@ -203,6 +206,30 @@ def test_an_attempt_stopped_before_its_spawn_is_waited_for_again_or_abandoned() 
 
 def test_ownership_that_moved_ends_the_ladder_without_a_final_failure() -> None:
     assert walk(Admitted(FIRST, THREE), Failed(FIRST), Due(Answer.MOVED)) == (None, Abandon(1))
+
+
+def test_a_ladder_goes_on_where_it_was_with_the_next_number() -> None:
+    ladder, action = walk(Resumed(FIRST, THREE, 2, 30.0))
+    assert action == Nothing()
+    assert ladder is not None
+    assert (ladder.first, ladder.waiting) == (FIRST, Wait(2, 130.0, 4.0))
+    ladder, action = walk(Due(Answer.GO), ladder=ladder, now=130.0)
+    assert action == Relaunch(2)
+    ladder, action = walk(Admitted(retry(2), THREE), Failed(retry(2)), ladder=ladder, now=140.0)
+    assert action == Arm(Wait(3, 148.0, 8.0))
+
+
+def test_a_ladder_that_is_under_way_is_newer_than_one_that_comes_back() -> None:
+    ladder, _ = walk(Admitted(FIRST, THREE))
+    assert walk(Resumed(retry(1), THREE, 2, 0.0), ladder=ladder) == (ladder, Nothing())
+
+
+def test_a_number_that_is_used_up_makes_way_for_the_next_one() -> None:
+    ladder, _ = walk(Resumed(FIRST, THREE, 2, 0.0), Due(Answer.GO))
+    ladder, action = walk(Spent(), ladder=ladder)
+    assert action == Arm(Wait(3, 108.0, 8.0))
+    assert walk(Due(Answer.GO), Spent(), ladder=ladder) == (None, GiveUp())
+    assert walk(Spent()) == (None, Nothing())
 
 
 def test_a_late_start_has_no_ladder() -> None:

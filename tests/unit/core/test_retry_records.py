@@ -125,7 +125,11 @@ SETTLED_BY = [
 ]
 
 
-@pytest.mark.parametrize(("facts", "reason"), SETTLED_BY)
+def test_a_manual_run_in_between_does_not_end_a_ladder_that_is_taken_up_again() -> None:
+    assert isinstance(at_boot(MINE, replace(FACTS, last_start=NOW - 4), host="node-a", boot_id=None, now=NOW), Rearm)
+
+
+@pytest.mark.parametrize(("facts", "reason"), [one for one in SETTLED_BY if one[0].last_start is None])
 def test_an_own_attempt_that_makes_no_sense_any_more_is_settled_at_boot(facts: Facts, reason: Settling) -> None:
     assert at_boot(MINE, facts, host="node-a", boot_id=None, now=NOW) == Settle(reason)
 
