@@ -1,0 +1,62 @@
+"""The clocks of one simulated node: wall and boot, with an offset, a rate, steps, and a machine that can be frozen."""
+
+from __future__ import annotations
+
+import math
+
+from cronstable.core.clock import Instant, Seconds
+
+
+class NodeClock:
+    """Both readings as functions of the world's time. ``start``: wall seconds at world time 0."""
+
+    def __init__(self, start: float, origin: Seconds) -> None:
+        self._start = start
+        self._since = 0.0
+        self._boot = origin
+        self._offset = 0.0
+        self.rate = 1.0
+        self.frozen = False
+        self._last: tuple[float, Instant] | None = None
+
+    def read(self, at: float) -> Instant:
+        """The readings at world time ``at``."""
+        if self._last is not None and self._last[0] == at:
+            return self._last[1]
+        passed = 0.0 if self.frozen else self.rate * (at - self._since)
+        reading = Instant(self._start + self._since + self._offset + passed, self._boot + passed)
+        self._last = (at, reading)
+        return reading
+
+    def until(self, boot: float, at: float) -> Seconds:
+        """World seconds from ``at`` until the boot clock shows ``boot``, at the present rate."""
+        ahead = boot - self.read(at).boot
+        if ahead <= 0:
+            return 0.0
+        return math.inf if math.isinf(ahead) else ahead / self.rate
+
+    def error(self, at: float) -> Seconds:
+        """How far the wall clock is from the truth."""
+        return self.read(at).wall - (self._start + at)
+
+    def step(self, seconds: Seconds) -> None:
+        """The wall clock jumps."""
+        self._offset += seconds
+        self._last = None
+
+    def set_rate(self, rate: float, at: float) -> None:
+        """Both clocks run at ``rate`` from now on."""
+        self._settle(at)
+        self.rate = rate
+
+    def freeze(self, frozen: bool, at: float) -> None:
+        """Both clocks stand still, as in a machine that is suspended from outside, or go on."""
+        self._settle(at)
+        self.frozen = frozen
+
+    def _settle(self, at: float) -> None:
+        now = self.read(at)
+        self._boot = now.boot
+        self._offset = now.wall - self._start - at
+        self._since = at
+        self._last = None

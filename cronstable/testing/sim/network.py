@@ -1,0 +1,160 @@
+"""The store and the way to it: latencies, lost requests and answers, watches, leases that run out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cronstable.core.clock import Seconds
+from cronstable.core.store import Held, Seen, Won
+from cronstable.testing.memory import MemoryLease, MemoryLeaseStore
+from cronstable.testing.sim.engine import Ask, Engine, Fiber, Refusal, Reply
+from cronstable.testing.sim.faults import How
+
+if TYPE_CHECKING:
+    from cronstable.testing.sim.node import Node
+    from cronstable.testing.sim.world import World
+
+WRITES = frozenset({"acquire", "renew", "release", "append", "trim", "put_entry"})
+
+
+@dataclass(slots=True)
+class _Watcher:
+    """A request that the store holds back. ``version``: what its process saw last."""
+
+    answer: Callable[[], None]
+
+
+class Network:
+    """One store with one lease, and what is wrong with it and with the ways to it at the moment."""
+
+    def __init__(self, world: World, engine: Engine, *, expires_itself: bool, poll: Seconds) -> None:
+        self._world = world
+        self._engine = engine
+        self._dice = world.dice.child("network")
+        self._expires_itself = expires_itself
+        self._poll = poll
+        self._watchers: list[_Watcher] = []
+        self._seen: dict[str, int] = {}
+        self._guarded = ""
+        self.lease = MemoryLease()
+        self.handles: list[MemoryLeaseStore] = []
+        self.wrong: dict[How, int] = {}
+        self.version = 0
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def send(self, fiber: Fiber, ticket: int, ask: Ask) -> None:
+        """A request leaves a node."""
+        node = self._world.node_of(fiber)
+        self._world.checker.asked(node, ask.operation, failing=self.fails(node))
+        before, after = self._latency(), self._latency()
+        if How.REFUSES in self.wrong or How.CUT_REFUSED in node.cut:
+            self._engine.after(before, partial(fiber.resume, ticket, Refusal("injected: connection refused")))
+            return
+        if How.HANGS in self.wrong or How.CUT_SILENT in node.cut:
+            return
+        if How.LATE in self.wrong and self._dice.chance(0.3):
+            before += self._dice.between(0.5, 20.0)
+        self._engine.after(before, partial(self._arrive, fiber, ticket, ask, node, after))
+        if How.REPEATED in self.wrong and ask.operation in WRITES and self._dice.chance(0.5):
+            self._engine.after(before + self._dice.between(0.0, 10.0), partial(self._again, ask, node))
+
+    def fails(self, node: Node) -> bool:
+        """Whether the store cannot be used by this node now."""
+        return bool(node.cut) or How.REFUSES in self.wrong or How.HANGS in self.wrong
+
+    def _latency(self) -> Seconds:
+        seconds = self._dice.between(0.0005, 0.008)
+        if self._dice.chance(0.01):
+            seconds += self._dice.between(0.01, 0.4)
+        if How.SLOW in self.wrong:
+            seconds += self._dice.between(0.05, 4.0)
+        return seconds
+
+    def _arrive(self, fiber: Fiber, ticket: int, ask: Ask, node: Node, after: Seconds) -> None:
+        if ask.watch > 0 and self._seen.get(node.name) == self.version and not self.fails(node):
+            self._hold(fiber, ticket, ask, node, after)
+            return
+        answer = self._commit(ask, node)
+        if ask.operation == "observe":
+            self._seen[node.name] = self.version
+        lost = How.CUT_ANSWERS in node.cut or (How.LOSES_ANSWERS in self.wrong and self._dice.chance(0.4))
+        if not lost:
+            self._engine.after(after, partial(fiber.resume, ticket, answer))
+
+    def _hold(self, fiber: Fiber, ticket: int, ask: Ask, node: Node, after: Seconds) -> None:
+        """Until something changes, or the watch is over."""
+        done = False
+
+        def answer() -> None:
+            nonlocal done
+            if done or fiber.over or fiber.ticket != ticket:
+                return
+            done = True
+            reply = self._commit(ask, node)
+            self._seen[node.name] = self.version
+            if not self.fails(node):
+                self._engine.after(after, partial(fiber.resume, ticket, reply))
+
+        self._watchers.append(_Watcher(answer))
+        self._engine.after(ask.watch, answer)
+
+    def _again(self, ask: Ask, node: Node) -> None:
+        """A proxy sends it once more; nobody hears the answer."""
+        self._world.log(node.name, f"{ask.operation} arrives a second time")
+        self._commit(ask, node)
+
+    def _commit(self, ask: Ask, node: Node) -> object:
+        writes = self.lease.writes
+        stands = self.lease.look()
+        try:
+            value = ask.commit()
+        except ConnectionError as error:
+            return Refusal(str(error))
+        if isinstance(value, Won):
+            value = Won(self._world.wall())
+        self._world.checker.committed(node, ask.operation, value)
+        if self.lease.writes != writes:
+            self._guard()
+        if self.lease.writes != writes or self.lease.look() != stands:
+            self._changed()
+        if isinstance(value, Held) or ask.operation == "append":
+            self._world.moment_landed(node, ask.operation)
+        return Reply(value)
+
+    # -- what happens at the store by itself --------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self.version += 1
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            # A node that polls sees it at its next look, one that watches at once.
+            self._engine.after(self._dice.between(0.0, self._poll), watcher.answer)
+
+    def _guard(self) -> None:
+        """An expiring store forgets a lease that is not written again."""
+        record = self.lease.record
+        if self._expires_itself and record is not None:
+            mark = record.mark
+            self._engine.after(record.ttl, lambda: self._expire(mark))
+
+    def _expire(self, mark: str) -> None:
+        record = self.lease.record
+        if record is None or record.mark != mark or self.lease.released:
+            return
+        if How.KEPT in self.wrong:
+            self._engine.after(0.5, lambda: self._expire(mark))
+            return
+        self._world.log("store", f"the lease of {record.holder.name} runs out")
+        self.lease.delete()
+        self._changed()
+
+    def delete(self, why: str) -> None:
+        """Somebody or something removes the lease."""
+        if isinstance(self.lease.look(), Seen):
+            self._world.log("store", why)
+            self.lease.delete()
+            self._changed()
