@@ -28,9 +28,14 @@ def log_of(store: LeaseStore) -> ClaimLog:
 
 
 class ClaimLogContract(ContractKit, suite=True):
-    """What every claim log must do (claims.md 1, 3 and 4)."""
+    """What every claim log must do (claims.md 1, 3 and 4).
+
+    ``lies_in_the_lease``: the log is part of the lease object, and goes when somebody deletes that. Nothing may be left
+    of it then: a new log begins with number 1, which tells the host that it knows nothing (claims.md 8).
+    """
 
     ttl: Seconds = TTL
+    lies_in_the_lease: bool = False
     pytestmark = pytest.mark.anyio
 
     @pytest.fixture
@@ -124,7 +129,20 @@ class ClaimLogContract(ContractKit, suite=True):
         # Some stores show a deleted lease for as long as its holder may act on it.
         shown = await other.observe()
         granted(await other.acquire(B, self.ttl, nonce="n2", over=shown if isinstance(shown, Seen) else None))
+        span = await log_of(other).span()
+        if self.lies_in_the_lease:
+            assert (await log_of(other).read(1), span.first, span.last) == (None, 0, 0)
+        else:
+            assert (await log_of(other).read(1), span.first, span.last) == (RECORD, 1, 1)
+
+    async def test_the_log_outlives_a_release(self, door: LeaseDoor) -> None:
+        store, log, grant = await self.leading(door)
+        await log.append(grant, 1, RECORD)
+        await store.release(grant, ())
+        other = door.store()
+        second = granted(await other.acquire(B, self.ttl, nonce="n2"))
         assert await log_of(other).read(1) == RECORD
+        assert isinstance(await log_of(other).append(second, 2, OTHER), Won)
 
     async def test_of_many_appends_of_one_number_exactly_one_lands(self, door: LeaseDoor) -> None:
         _, log, grant = await self.leading(door)
