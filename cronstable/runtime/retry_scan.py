@@ -28,6 +28,7 @@ from cronstable.core.retry_records import (
     Settling,
     at_boot,
     in_scan,
+    spent,
 )
 from cronstable.core.runs import Outcome, RunKey, RunRecord, Trigger
 from cronstable.plugin.protocols import Rng
@@ -166,6 +167,10 @@ class RetryScan:
 
     async def _decide(self, job: Job, seen: Pending | Handoff, runs: Sequence[RunRecord]) -> Seconds:
         door, name = self._door, job.name
+        made = self._store.made(name)
+        if made is not None and spent((made,), seen.place):
+            await door.drive(name, claim(seen, made, made), [])
+            return SCAN_EVERY
         unsure, grace = self._unsure.get(name), self._grace(job)
         match in_scan(seen, _facts(job, runs), unsure=unsure, grace=grace, now=door.wall()):
             case Leave(until):

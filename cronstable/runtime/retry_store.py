@@ -52,6 +52,7 @@ class RetryStore:
         self._ladders = ladders
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
+        self._made: dict[str, Settled] = {}
         self._tasks: TaskGroup | None = None
         self.boot_id: str | None = None
 
@@ -80,6 +81,8 @@ class RetryStore:
             in_microseconds(now.wall) if again is None else again.mine.place.armed_at,
         )
         voids = () if again is None else voided(again.mine, again.tries)
+        if again is not None:
+            self._made.pop(job.name, None)
         door = self._door
         mine = Pending(place, door.node(), door.token(), door.wall(), boot_id=self.boot_id, voids=voids)
         entry = self._entries[job.name] = _Entry(mine)
@@ -135,6 +138,10 @@ class RetryStore:
         """Whether a record of this process stands there."""
         return name in self._entries
 
+    def made(self, name: str) -> Settled | None:
+        """The last attempt of a job that was made without an answer of the store, as it should stand there."""
+        return self._made.get(name)
+
     def adopt(self, name: str, record: Pending) -> None:
         """A record that stands in the store is this process's from now on."""
         self._entries[name] = _Entry(record, landed=True)
@@ -169,7 +176,9 @@ class RetryStore:
         match taken:
             case Taken.GO:
                 entry.taken = True
-                if not written:
+                if Written.YES not in written:
+                    # It goes ahead without the store, which is to know as soon as it can.
+                    self._made[name] = launched
                     self._door.write(name, launched)
                 self._ladders.poke()
             case Taken.LATER:
