@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import assert_never
 
 import anyio
 
+from cronstable.core.boot import Start, after_marking
 from cronstable.core.clock import Clock, Seconds
 from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.job import ClusterPolicy, Job
 from cronstable.core.runs import Trigger
+from cronstable.runtime.boot_marks import BootMarks
 from cronstable.runtime.cluster_manager import ClusterManager
 from cronstable.runtime.launcher import Launcher
 from cronstable.runtime.scheduler import Scheduler
@@ -22,8 +26,10 @@ MARK_DEADLINE: Seconds = 30.0
 class RebootKeeper:
     """Runs the @reboot jobs of this boot: at once where nothing has to be agreed, else when the gate allows.
 
-    A pending job is dropped only when it ran somewhere or can no longer be deferred; a name that is absent for a
-    while keeps its place. The mark is written before the run starts, so that a run is never repeated by a successor.
+    With a state store, what nothing has to be agreed about runs once for each boot of the operating system, however
+    often the daemon is started in it. A pending job is dropped only when it ran somewhere or can no longer be deferred;
+    a name that is absent for a while keeps its place. The mark is written before the run starts, so that a run is never
+    repeated by a successor.
     """
 
     def __init__(
@@ -35,14 +41,16 @@ class RebootKeeper:
         self._launcher = launcher
         self._log = log
         self._pending: list[str] = []
+        self._own: list[str] = []
         self._complained: set[str] = set()
         self._wake = anyio.Event()
         self.ran: frozenset[str] = frozenset()
+        self.marks: BootMarks | None = None
 
     @property
     def pending(self) -> frozenset[str]:
         """Names that wait."""
-        return frozenset(self._pending)
+        return frozenset((*self._pending, *self._own))
 
     def boot(self, jobs: Mapping[str, Job]) -> None:
         """The one instant at which @reboot jobs become due."""
@@ -53,6 +61,8 @@ class RebootKeeper:
                 self._pending.append(job.name)
                 self._launcher.record(job, None, Decision(Verdict.DEFER, Reason.REBOOT_DEFERRED))
                 self._log.info("job %s: @reboot waits until the cluster has an owner for it", job.name)
+            elif self.marks is not None and self.marks.configured:
+                self._own.append(job.name)
             else:
                 self._scheduler.launch(job, Trigger.REBOOT, None)
                 self.ran |= {job.name}
@@ -63,7 +73,10 @@ class RebootKeeper:
 
     async def run(self) -> None:
         """Re-check the pending jobs until none is left or the daemon stops."""
-        while self._pending and not self._launcher.stopping:
+        while (self._pending or self._own) and not self._launcher.stopping:
+            async with anyio.create_task_group() as tasks:
+                for name in tuple(self._own):
+                    tasks.start_soon(self._start_own, name)
             for name in tuple(self._pending):
                 try:
                     settled = await self._settle(name)
@@ -79,6 +92,53 @@ class RebootKeeper:
             self._wake = anyio.Event()
             with anyio.move_on_after(RECHECK):
                 await self._wake.wait()
+
+    # -- jobs of this host alone --------------------------------------------------------------------------------------
+
+    async def _start_own(self, name: str) -> None:
+        job, marks = self._scheduler.jobs.get(name), self.marks
+        if job is None or marks is None or self._scheduler.paused(job) is not None:
+            return
+        deferred = self._cluster.elects and job.options.cluster_policy is not ClusterPolicy.EVERY_NODE
+        if not job.schedule.reboot or not job.options.enabled or deferred:
+            # An election that a reload brought decides about it like about all the others.
+            self._own.remove(name)
+            self._pending += [name] if deferred else []
+            return
+        start = await marks.decide(job)
+        if start is Start.RUN:
+            start = after_marking(await marks.mark(job), fail_closed=marks.fail_closed)
+        elif start is Start.SURVIVES:
+            await marks.mark(job, survived=True)
+        if name in self._own:
+            self._own.remove(name)
+            self._carry_out(job, start)
+
+    def _carry_out(self, job: Job, start: Start) -> None:
+        match start:
+            case Start.RUN:
+                self._run_own(job)
+            case Start.RUN_UNMARKED:
+                self._log.warning("job %s: whether its @reboot run is due cannot be found out; it runs", job.name)
+                self._run_own(job)
+            case Start.RAN:
+                self._skip(job, Reason.REBOOT_ALREADY_RAN, "ran in this boot already", scope="boot")
+            case Start.SURVIVES:
+                self._skip(job, Reason.REBOOT_ALREADY_RAN, "lives on from the daemon before", scope="survivor")
+            case Start.UNKNOWN:
+                self._skip(job, Reason.STORE_UNAVAILABLE, "may have run in this boot already; it does not run")
+            case _:
+                assert_never(start)
+
+    def _run_own(self, job: Job) -> None:
+        if self._scheduler.launch(job, Trigger.REBOOT, None).verdict is Verdict.RUN:
+            self.ran |= {job.name}
+
+    def _skip(self, job: Job, reason: Reason, words: str, **evidence: str) -> None:
+        self._launcher.record(job, None, Decision(Verdict.SKIP, reason, MappingProxyType(evidence)))
+        self._log.info("job %s: @reboot %s", job.name, words)
+
+    # -- jobs that the cluster has to agree about ---------------------------------------------------------------------
 
     async def _settle(self, name: str) -> bool:
         """True when ``name`` need not be looked at again."""
