@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cronstable.api import JobOptions
+from cronstable.builtin.web.families import OF_JOBS, OF_NODE
 from cronstable.config import compose_schema
 from cronstable.config.jobset import NOT_ACTED_ON_YET
 from cronstable.plugin.manager import load_plugins
@@ -21,6 +22,7 @@ from cronstable.plugin.manager import load_plugins
 DOCS = Path(__file__).parent
 KEYS = re.compile(r"(<!-- keys: ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 INERT = re.compile(r"(<!-- job keys without effect -->\n).*?(<!-- end -->)", re.DOTALL)
+METRICS = re.compile(r"(<!-- metrics of the (node|jobs) -->\n).*?(<!-- end -->)", re.DOTALL)
 FILE = re.compile(r"(<!-- file: (\S+) -->\n)```python\n.*?```\n", re.DOTALL)
 REPORT = re.compile(r"^(jobs\[\]\.on[A-Za-z]+|notify)\.report")
 
@@ -94,6 +96,12 @@ def filled(page: str, schema: Mapping[str, Any]) -> str:
     def inert(match: re.Match[str]) -> str:
         return f"{match[1]}{', '.join(f'`{key}`' for key in sorted(NOT_ACTED_ON_YET))}\n{match[2]}"
 
+    def metrics(match: re.Match[str]) -> str:
+        found = OF_JOBS if match[2] == "jobs" else OF_NODE
+        lines = "".join(f"| `{one.shown}` | {one.kind} | {', '.join(one.labels)} | {one.about} |\n" for one in found)
+        return f"{match[1]}| metric | kind | labels | |\n|---|---|---|---|\n{lines}{match[3]}"
+
+    page = METRICS.sub(metrics, page)
     return INERT.sub(inert, FILE.sub(code, KEYS.sub(table, page)))
 
 

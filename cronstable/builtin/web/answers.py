@@ -57,9 +57,14 @@ def number_of(request: web.Request, name: str, lowest: int, highest: int) -> int
     return int(text)
 
 
+def accepts(request: web.Request, kind: str) -> bool:
+    """True when ``Accept`` lists this type by its name; without the header, text is what was always sent."""
+    return kind in _listed(request, "Accept")
+
+
 def accepts_json(request: web.Request) -> bool:
-    """True when ``Accept`` lists application/json; without the header, text is what was always sent."""
-    return any(kind == "application/json" for kind in _listed(request, "Accept"))
+    """True when ``Accept`` lists application/json."""
+    return accepts(request, "application/json")
 
 
 def accepts_gzip(request: web.Request) -> bool:

@@ -13,8 +13,10 @@ from cronstable.api import Host
 from cronstable.builtin.web.acting import Acting
 from cronstable.builtin.web.answers import Failure, error_answer, fail
 from cronstable.builtin.web.auth import Forbidden, Guard, Unauthorized, foreign_origin
+from cronstable.builtin.web.certificate import Certificates
 from cronstable.builtin.web.dashboard import Dashboard
 from cronstable.builtin.web.eventlog import EventLog
+from cronstable.builtin.web.metrics import Exposition
 from cronstable.builtin.web.node import NodeLoad
 from cronstable.builtin.web.planner import Planner
 from cronstable.builtin.web.reading import Reading
@@ -54,6 +56,7 @@ class Api:
         yield from Reading(self._site, self.load).routes()
         yield from Tails(self._site, self.streams, self.events).routes()
         yield from Planner(self._site).routes()
+        yield from Exposition(self._site, self.streams, Certificates(self._host, self._settings.tls)).routes()
         yield from Acting(self._site).routes()
 
     def application(self) -> web.Application:

@@ -505,10 +505,10 @@ async def test_probes_need_no_token_and_readiness_gives_its_reason(serve: Any, h
 
 async def test_unknown_paths_and_wrong_methods_are_json_errors(serve: Any) -> None:
     async with serve() as call:
-        missing = await call("GET", "/metrics")
+        missing = await call("GET", "/metric")
         wrong = await call("PUT", "/jobs")
         get_start = await call("GET", "/jobs/a/start")
-    assert (missing.status, missing.json) == (404, {"error": "there is no /metrics"})
+    assert (missing.status, missing.json) == (404, {"error": "there is no /metric"})
     assert wrong.status == get_start.status == 405
     assert wrong.headers["allow"] == "GET, HEAD, OPTIONS"
     assert get_start.headers["allow"] == "OPTIONS, POST"

@@ -12,6 +12,8 @@ from cronstable.api import InvalidSettings, Problem, ServiceProvider, Severity
 from cronstable.builtin import web
 from cronstable.builtin.web.settings import (
     ALL_SCOPES,
+    Metrics,
+    NodeHistory,
     Secret,
     Tcp,
     Tls,
@@ -281,27 +283,26 @@ def test_the_plugin_provides_one_service_for_the_key_web() -> None:
 
 
 @pytest.mark.parametrize(
-    "extra",
+    ("extra", "metrics", "history"),
     [
-        {},
-        {"ui": True, "metrics": True, "nodeHistory": True},
-        {"metrics": {}, "nodeHistory": {"enabled": True, "interval": 5.0, "points": 720}},
-        {"metrics": {"public": False, "durationBuckets": [0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600]}},
+        ({}, Metrics(), NodeHistory()),
+        ({"metrics": True, "nodeHistory": True}, Metrics(), NodeHistory()),
+        ({"metrics": False, "nodeHistory": False}, Metrics(enabled=False), NodeHistory(enabled=False)),
+        ({"metrics": {}, "nodeHistory": {}}, Metrics(), NodeHistory()),
+        (
+            {"metrics": {"public": True, "durationBuckets": [1, 2.5]}, "nodeHistory": {"interval": 2, "points": 10}},
+            Metrics(public=True, buckets=(1.0, 2.5)),
+            NodeHistory(interval=2.0, points=10),
+        ),
+        (
+            {"metrics": {"enabled": False}, "nodeHistory": {"enabled": False}},
+            Metrics(enabled=False),
+            NodeHistory(enabled=False),
+        ),
     ],
 )
-def test_defaults_of_later_services_need_no_advisory(extra: dict[str, Any]) -> None:
-    assert list(web.cronstable_check_config({"web": {"listen": HTTP, **extra}})) == []
-
-
-def test_changed_settings_of_later_services_get_one_advisory_each() -> None:
-    config: Any = {"web": {"listen": HTTP, "ui": False, "metrics": {"public": True}, "nodeHistory": {"points": 10}}}
-    found = list(web.cronstable_check_config(config))
-    assert [(p.path, p.severity) for p in found] == [
-        (("web", key), Severity.ADVISORY) for key in ("metrics", "nodeHistory")
-    ]
-    assert found[0].message == "accepted, not acted on yet: `web.metrics`"
-
-
-@pytest.mark.parametrize("config", [{}, {"web": None}, {"web": []}, {"jobs": []}])
-def test_a_configuration_without_web_has_nothing_to_check(config: dict[str, Any]) -> None:
-    assert list(web.cronstable_check_config(config)) == []
+def test_metrics_and_the_history_of_the_node_are_on_unless_something_else_is_said(
+    extra: dict[str, Any], metrics: Metrics, history: NodeHistory
+) -> None:
+    settings = parse({"listen": HTTP, **extra})
+    assert (settings.metrics, settings.node_history) == (metrics, history)

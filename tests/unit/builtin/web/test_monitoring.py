@@ -1,0 +1,81 @@
+"""The example alerts and the example dashboard ask for nothing but what is there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cronstable.builtin.web.families import OF_JOBS, OF_NODE
+
+NAME = re.compile(r"cronstable_\w+")
+SELECTOR = re.compile(r"(cronstable_\w+)\{([^}]*)\}")
+GROUPED = re.compile(r"\bby \(([^)]*)\)")
+SCRAPED = {"instance", "job", "le"}
+"""Labels that are not ours: Prometheus adds them."""
+
+
+def names() -> dict[str, set[str]]:
+    """What a query can name, and the labels it has."""
+    found: dict[str, set[str]] = {}
+    for family in (*OF_JOBS, *OF_NODE):
+        suffixes = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
+        found |= {family.shown + suffix: set(family.labels) for suffix in suffixes}
+    return found
+
+
+def rules(repo: Path) -> list[dict[str, Any]]:
+    document = yaml.safe_load((repo / "example/monitoring/rules.yaml").read_text("utf-8"))
+    return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+def expressions(repo: Path) -> list[str]:
+    dashboard = json.loads((repo / "example/monitoring/dashboard.json").read_text("utf-8"))
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked += [found["query"] for found in dashboard["templating"]["list"] if found["type"] == "query"]
+    return [*(rule["expr"] for rule in rules(repo)), *asked]
+
+
+def test_every_metric_and_label_that_is_asked_for_is_one_of_ours(repo: Path) -> None:
+    ours = names()
+    asked = expressions(repo)
+    assert len(asked) > 30
+    for text in asked:
+        used = set(NAME.findall(text))
+        assert used <= set(ours), text
+        labels = {label for name in used for label in ours[name]} | SCRAPED
+        for name, selected in SELECTOR.findall(text):
+            assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selected)) <= ours[name], text
+        for grouped in GROUPED.findall(text):
+            assert {label.strip() for label in grouped.split(",")} <= labels, text
+
+
+def test_every_alert_says_how_bad_it_is_what_happened_and_what_it_means(repo: Path) -> None:
+    found = rules(repo)
+    assert len({rule["alert"] for rule in found}) == len(found)
+    for rule in found:
+        assert rule["labels"]["severity"] in ("page", "ticket"), rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]
+
+
+def test_a_panel_has_its_own_number_and_lies_within_the_grid(repo: Path) -> None:
+    panels = json.loads((repo / "example/monitoring/dashboard.json").read_text("utf-8"))["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+    cells = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells))
+
+
+@pytest.mark.parametrize("family", [*OF_JOBS, *OF_NODE], ids=lambda family: family.name)
+def test_every_metric_is_on_its_page(family: Any, repo: Path) -> None:
+    rows = [line for line in (repo / "docs/metrics.md").read_text("utf-8").splitlines() if f"`{family.shown}`" in line]
+    assert any(family.about in line and ", ".join(family.labels) in line for line in rows), "run: make docs"
