@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -144,3 +146,15 @@ async def test_who_speaks_no_tls_is_given_no_authorities_and_who_does_is(client:
         with pytest.raises(OSError, match="ConnectError"):
             await client.request("GET", url.replace("http://", "https://"), timeout=10)
         assert None in client._clients
+
+
+def test_the_client_comes_without_its_command_line() -> None:
+    script = """
+import sys
+from cronstable.runtime.http import import_httpx
+httpx = import_httpx()
+assert import_httpx() is httpx is sys.modules["httpx"]
+assert not {"click", "rich", "httpx._main"} & set(sys.modules), "the command line was loaded"
+import httpx._main
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
