@@ -63,6 +63,7 @@ class Reason(StrEnum):
     STARTED_UNCLAIMED = "started-unclaimed"
     STARTING_DEADLINE = "starting-deadline"
     STORE_UNAVAILABLE = "store-unavailable"
+    LAST_NOT_SUCCEEDED = "last-not-succeeded"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,8 @@ _WORDS: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.RETRY_SETTLED: "another attempt was claimed, and is not wanted any more",
         Reason.STARTED_UNCLAIMED: "this node started it while the store did not answer",
         Reason.STARTING_DEADLINE: "it was later than startingDeadlineSeconds allows",
-        Reason.STORE_UNAVAILABLE: "its claim could not be written",
+        Reason.STORE_UNAVAILABLE: "the store did not answer, so that it could not be claimed or looked up",
+        Reason.LAST_NOT_SUCCEEDED: "its last run did not succeed, and onlyIfLastSucceeded asks for that",
     }
 )
 

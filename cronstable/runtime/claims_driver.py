@@ -72,7 +72,7 @@ REOPEN_AFTER: Final[Seconds] = 5.0
 TRIM_EVERY: Final = 100
 QUIET: Final[Seconds] = 60.0
 
-_FINAL: Final = frozenset({Reason.DISABLED, Reason.PAUSED})
+_FINAL: Final = frozenset({Reason.DISABLED, Reason.PAUSED, Reason.LAST_NOT_SUCCEEDED, Reason.STORE_UNAVAILABLE})
 """Refusals before the spawn that time does not heal."""
 
 
@@ -83,7 +83,8 @@ class Gate(Protocol):
     def jobs(self) -> Mapping[str, Job]: ...
     def decide(self, job: Job) -> Decision: ...
     def recheck(self, job: Job) -> Decision: ...
-    def paused(self, job: Job) -> Decision | None: ...
+    def paused_at(self, job: Job, at: EpochSeconds) -> bool: ...
+    def after_success(self, job: Job) -> Decision | None: ...
 
 
 class ClaimsDriver:
@@ -115,6 +116,7 @@ class ClaimsDriver:
         self._due: set[tuple[str, EpochSeconds]] = set()
         self._unclaimed: set[tuple[str, EpochSeconds]] = set()
         self._retries: dict[tuple[str, EpochSeconds, int], str] = {}
+        self._missed: dict[tuple[str, EpochSeconds, int], Callable[[Decision | None], None]] = {}
         self._said: dict[str, float] = {}
         self.appended: Callable[[Seconds, str], None] = lambda took, answer: None
         self.retry_refused: Callable[[str], None] = lambda job: None
@@ -169,6 +171,38 @@ class ClaimsDriver:
             if claim.start.job == job and _is_retry(claim.start) and claim.run_id not in self._launching:
                 self._feed(session, Dropped(claim.run_id, Reason.RETRY_SETTLED))
 
+    @property
+    def window(self) -> Seconds:
+        """How far back the sweep looks; 0 without a claim log."""
+        return self._session.horizon.window if self._session is not None else 0.0
+
+    def catch_up(self, job: Job, at: EpochSeconds, over: Callable[[Decision | None], None]) -> bool:
+        """Claim an occurrence that is older than the window, and launch it (claims.md 15); False: not now.
+
+        It is claimed as attempt 1: attempt 0 of what lies below the floor counts as claimed by somebody. ``over`` is
+        called once: when the run is over, or with what refused it; a DEFER may be asked for again.
+        """
+        session = self._session
+        if session is None or not self.owns(job) or not self._may_work(session):
+            return False
+        if session.state.ledger.mark(job.name, at) is not None:
+            over(Decision(Verdict.SKIP, Reason.CLAIM_TAKEN))
+            return True
+        self._missed[(job.name, at, 1)] = over
+        session.swept_at = float("-inf")
+        self.poke()
+        return True
+
+    def _end_missed(self, key: tuple[str, EpochSeconds, int], refusal: Decision | None) -> None:
+        over = self._missed.pop(key, None)
+        if over is not None:
+            over(refusal)
+
+    def _defer_missed(self) -> None:
+        """The term is over: what is not on its way to a process is asked for again, by whoever leads then."""
+        for key in [key for key in self._missed if not self._is_launching(key)]:
+            self._end_missed(key, Decision(Verdict.DEFER, Reason.FENCED))
+
     def load(self) -> None:
         """The job set changed."""
         if self._session is not None:
@@ -192,6 +226,7 @@ class ClaimsDriver:
                 # Ours or a backend's bug: it may cost what was claimed and not started, never the daemon.
                 self._log.exception("cluster: a bug in the claims; the log is read again")
                 self._session = session = None
+                self._defer_missed()
                 again = False
                 await self._clock.sleep(SWEEP_EVERY)
                 self.poke()
@@ -213,6 +248,7 @@ class ClaimsDriver:
         claims = self._cluster.claims
         if claims is None:
             self._session = None
+            self._defer_missed()
             return None
         session = self._session
         if session is None or session.claims is not claims:
@@ -232,6 +268,7 @@ class ClaimsDriver:
                 session.horizon.forget_waiting()
                 self._feed(session, Ended())
                 self._refuse_retries()
+                self._defer_missed()
             if term is not None:
                 session.handover.begin()
                 self._feed(session, Began(term.returned))
@@ -316,7 +353,9 @@ class ClaimsDriver:
         wants = sweep(session.horizon, session.state.ledger, known, rules, local, wall, opened_at)
         claimed = {_key(claim.start) for claim in session.state.pending}
         retries = tuple(Start(*key) for key in self._retries if key not in claimed)
-        return replace(wants, starts=(*retries, *wants.starts))
+        free = (key for key in self._missed if key not in claimed and not self._blocked(session, key[0]))
+        missed = tuple(Start(*key, late=True) for key in free)
+        return replace(wants, starts=(*retries, *wants.starts, *missed))
 
     def _lost(self, lost: Iterable[tuple[str, EpochSeconds]]) -> None:
         for name, at in lost:
@@ -325,7 +364,7 @@ class ClaimsDriver:
             self._record(name, at, Decision(Verdict.SKIP, Reason.OUTSIDE_WINDOW))
 
     def _paused(self, job: str, at: EpochSeconds) -> bool:
-        return self._gate.paused(self._gate.jobs[job]) is not None
+        return self._gate.paused_at(self._gate.jobs[job], at)
 
     def _blocked(self, session: Session, name: str) -> bool:
         job = self._gate.jobs[name]
@@ -361,6 +400,9 @@ class ClaimsDriver:
                 for start in starts:
                     if self._retries.pop(_key(start), None) is not None:
                         (self.retry_spent if reason == Reason.CLAIM_TAKEN else self.retry_refused)(start.job)
+                    elif _key(start) in self._missed:
+                        verdict = Verdict.SKIP if reason == Reason.CLAIM_TAKEN else Verdict.DEFER
+                        self._end_missed(_key(start), Decision(verdict, Reason(reason)))
                     elif start.attempt == 0:
                         self._record(start.job, start.at, Decision(Verdict.DEFER, Reason(reason)))
             case Logged(skips):
@@ -447,6 +489,7 @@ class ClaimsDriver:
         job = self._gate.jobs.get(start.job)
         if job is None or not is_claimable(job):
             self._feed(session, Dropped(claim.run_id, Reason.DISABLED))
+            self._end_missed(_key(start), Decision(Verdict.SKIP, Reason.DISABLED))
             return
         self._due.discard((start.job, start.at))
         if start.attempt == 0 and (start.job, start.at) in self._unclaimed:
@@ -464,7 +507,7 @@ class ClaimsDriver:
             scheduled_at=start.at,
             trigger=_trigger(start),
             recheck=lambda: self._permit(session, claim, job),
-            attempt=start.attempt,
+            attempt=0 if _key(start) in self._missed else start.attempt,
             first_run_id=first_run_id,
             run_id=claim.run_id,
             variables={"CRONSTABLE_FENCE": str(claim.fence)},
@@ -477,12 +520,15 @@ class ClaimsDriver:
                 self.retry_refused(start.job)
             else:
                 self._feed(session, Dropped(claim.run_id, begun.reason))
+                self._end_missed(_key(start), begun)
         elif self._launcher.waits(claim.run_id):
             self._feed(session, Handed(claim.run_id))
 
     def _permit(self, session: Session, claim: Claim, job: Job) -> Decision:
         """The last question before the spawn. RUN counts as started from here on, whatever becomes of the process."""
         decision = self._gate.recheck(job)
+        if decision.verdict is Verdict.RUN and claim.start.attempt == 0:
+            decision = self._gate.after_success(job) or decision
         if decision.verdict is Verdict.RUN:
             mine = session is self._session and claim_log.may_spawn(session.state, claim.run_id)
             if not mine or not self._may_work(session):
@@ -499,6 +545,8 @@ class ClaimsDriver:
         """The launcher is done with it. What was only refused for now stays ours and is launched again."""
         self._settle(claim.run_id)
         self._retries.pop(_key(claim.start), None)
+        if refusal is None or refusal.verdict is not Verdict.DEFER:
+            self._end_missed(_key(claim.start), refusal)
         if all(one.run_id != claim.run_id for one in session.state.pending):
             return
         if refusal is not None and refusal.verdict is Verdict.DEFER:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from cronstable.core import claim_log
 from cronstable.core.claim_values import ClaimState, Wants
 from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job, Json
+from cronstable.core.missed import definition as definition
+from cronstable.core.missed import starting_deadline
 from cronstable.core.sweep import Claimable, Horizon, Mode, auto_window
 from cronstable.plugin.protocols import Claims, HeldTerm
 from cronstable.runtime.handover import Handover
@@ -44,10 +46,4 @@ def claimable(job: Job, order: int) -> Claimable:
     """What the sweep has to know of ``job``."""
     overlap = job.options.concurrency_policy
     coalesce = overlap in (ConcurrencyPolicy.FORBID, ConcurrencyPolicy.REPLACE)
-    return Claimable(job.name, order, job.schedule, coalesce)
-
-
-def definition(job: Job) -> str:
-    """What makes ``job`` another job for the claim log when it changes: schedule and zone, not the command."""
-    zone = getattr(job.schedule.zone, "key", None) or str(job.schedule.zone)
-    return f"{job.schedule.text}|{job.schedule.day_match}|{zone}"
+    return Claimable(job.name, order, job.schedule, coalesce, starting_deadline(job.options.raw))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from types import MappingProxyType
 
 from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.job import Job
@@ -38,12 +37,14 @@ class Commands:
         launcher: Launcher,
         log: logging.Logger,
         shutdown: Callable[[], None],
+        set_pause: Callable[[str, Pause | None], None] | None = None,
         cancel_retry: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._scheduler = scheduler
         self._launcher = launcher
         self._log = log
         self._shutdown = shutdown
+        self._set_pause = set_pause or scheduler.set_pause
         self._cancel_retry = cancel_retry
 
     async def do(self, command: Command, by: Actor) -> CommandOutcome:
@@ -94,9 +95,3 @@ class Commands:
 
     def _recheck_manual(self) -> Decision:
         return Decision(Verdict.SKIP, Reason.STOPPING) if self._launcher.stopping else _MANUAL
-
-    def _set_pause(self, job: str, pause: Pause | None) -> None:
-        pauses = {name: p for name, p in self._scheduler.pauses.items() if name != job}
-        if pause is not None:
-            pauses[job] = pause
-        self._scheduler.pauses = MappingProxyType(pauses)

@@ -173,6 +173,9 @@ class Daemon:
             keeper=self.state,
             host=self.host,
             launcher=self.launcher,
+            scheduler=self.scheduler,
+            cluster=self.cluster,
+            claims=self.claims,
             clock=clock,
             log=parts.log,
             config=lambda: self._config,
@@ -191,6 +194,7 @@ class Daemon:
             launcher=self.launcher,
             log=parts.log,
             shutdown=self.request_stop,
+            set_pause=self.durable.pauses.set,
             cancel_retry=self.retries.cancel,
         )
         self.host.connect(self.snapshot, commands.do, self.launcher.decisions, self.durable.history.runs)
@@ -256,6 +260,7 @@ class Daemon:
             tasks.start_soon(self.reboot.run)
             tasks.start_soon(self.retries.run)
             tasks.start_soon(self.lateness.run)
+            tasks.start_soon(self.durable.missed.run)
             tasks.start_soon(self._reload)
             await self.scheduler.run()
             tasks.cancel_scope.cancel()

@@ -15,10 +15,14 @@ from cronstable.core.job import Job
 from cronstable.core.runs import RunRecord
 from cronstable.plugin.protocols import Host
 from cronstable.runtime.archive import Archive
+from cronstable.runtime.cluster_manager import ClusterManager
 from cronstable.runtime.history import RunHistory
 from cronstable.runtime.inflight import InFlight
 from cronstable.runtime.launcher import Launcher
+from cronstable.runtime.missed import LateClaimer, MissedRuns
+from cronstable.runtime.pauses import Pauses
 from cronstable.runtime.process_table import ProcessTable
+from cronstable.runtime.scheduler import Scheduler
 from cronstable.runtime.state import StateKeeper
 
 BOOT_WAIT: Final[Seconds] = 5.0
@@ -36,6 +40,9 @@ class Durable:
         keeper: StateKeeper,
         host: Host,
         launcher: Launcher,
+        scheduler: Scheduler,
+        cluster: ClusterManager,
+        claims: LateClaimer,
         clock: Clock,
         log: logging.Logger,
         config: Callable[[], Config],
@@ -71,6 +78,18 @@ class Durable:
             pid=pid,
             log=log,
         )
+        scheduler.after_success = self.history.after_success
+        self.pauses = Pauses(keeper=keeper, scheduler=scheduler, clock=clock)
+        self.missed = MissedRuns(
+            keeper=keeper,
+            scheduler=scheduler,
+            cluster=cluster,
+            launcher=launcher,
+            history=self.history,
+            claimer=claims,
+            clock=clock,
+            log=log,
+        )
         self.archive = Archive(keeper=keeper, host=host, config=config, environ=environ)
         launcher.listeners += (self.archive, self.inflight)
 
@@ -79,11 +98,14 @@ class Durable:
         self.archive.bind(tasks)
         self.inflight.bind(tasks)
         tasks.start_soon(self.history.run)
+        tasks.start_soon(self.pauses.run)
 
     async def boot(self) -> None:
         """What was before this start, as far as the first decisions need it; not for long."""
         end = self._clock.now().boot + BOOT_WAIT
         if await self._keeper.settled(BOOT_WAIT):
+            await self.pauses.settled(end - self._clock.now().boot)
+            await self.history.settled(end - self._clock.now().boot)
             await self.inflight.settled(end - self._clock.now().boot)
 
     async def finish(self) -> None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import anyio
 
 from cronstable.core.clock import Clock, Seconds
+from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.job import Job
 from cronstable.core.records import WriteKind, merge_rows, run_of, run_row, stream
-from cronstable.core.runs import RunRecord
+from cronstable.core.runs import Outcome, RunRecord
 from cronstable.runtime.launcher import HISTORY, Launcher
 from cronstable.runtime.state import StateKeeper
 
+AS_FAR: Final = 1000
+"""Rows that are looked through for the last run of a job whose newer rows are all skips."""
+FRESH: Final[Seconds] = 20.0
+"""For how long what the store said of a job's last run counts as known, where other nodes can run it too."""
 READERS: Final = 8
 """Jobs whose rows are read at the same time after the start."""
 AGAIN: Final[Seconds] = 5.0
@@ -41,10 +47,14 @@ class RunHistory:
         self._log = log
         self._recalled = recalled
         self._known: set[str] = set()
+        self._last: dict[str, RunRecord] = {}
+        self._read_at: dict[str, float] = {}
+        self._settled = anyio.Event()
         launcher.remembered = self._remembered
 
     def _remembered(self, record: RunRecord) -> None:
         """A row was added to the history of this node."""
+        self._note([record])
         policy = self._keeper.policy
         if policy is not None:
             job = record.key.job
@@ -65,6 +75,41 @@ class RunHistory:
         rows = await self._keeper.read(stream("runs", job), limit=limit)
         return None if rows is None else [run for row in rows if (run := run_of(job, row)) is not None]
 
+    # -- onlyIfLastSucceeded ------------------------------------------------------------------------------------------
+
+    def after_success(self, job: Job) -> Decision | None:
+        """The skip that ``onlyIfLastSucceeded`` asks for; None when the job may run, as far as this is concerned.
+
+        A job that never ran may. What the store does not say is taken from memory, or with ``fail-closed`` blocks.
+        """
+        if not _gated(job):
+            return None
+        if self._keeper.fail_closed and not self._is_known(job.name):
+            return Decision(Verdict.SKIP, Reason.STORE_UNAVAILABLE, MappingProxyType({"key": "onlyIfLastSucceeded"}))
+        last = self._last.get(job.name)
+        if last is None or last.outcome is Outcome.SUCCESS:
+            return None
+        evidence = MappingProxyType({"run": last.key.run_id, "outcome": last.outcome.value})
+        return Decision(Verdict.SKIP, Reason.LAST_NOT_SUCCEEDED, evidence)
+
+    def _is_known(self, job: str) -> bool:
+        read_at = self._read_at.get(job)
+        if read_at is None:
+            return False
+        return not self._keeper.shared or self._clock.now().boot <= read_at + FRESH
+
+    def _note(self, rows: Sequence[RunRecord]) -> None:
+        for record in rows:
+            last = self._last.get(record.key.job)
+            if record.outcome is not Outcome.SKIPPED and (last is None or record.finished_at >= last.finished_at):
+                self._last[record.key.job] = record
+
+    async def settled(self, within: Seconds) -> None:
+        """Return when what the first decisions have to know is read, or after ``within`` seconds."""
+        if any(map(_gated, self._jobs().values())):
+            with anyio.move_on_after(within):
+                await self._settled.wait()
+
     # -- after the start ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -74,26 +119,36 @@ class RunHistory:
             opened = await self._keeper.opened()
             if opened != generation:
                 self._known.clear()
+                self._read_at.clear()
                 generation = opened
-            missing = [name for name in self._jobs() if name not in self._known]
-            if missing:
-                await self._recall(missing)
+            jobs = self._jobs()
+            gated = [job.name for job in jobs.values() if _gated(job)]
+            await self._recall([name for name in gated if self._keeper.shared or name not in self._known])
+            self._settled.set()
+            await self._recall([name for name in jobs if name not in self._known])
+            for name in [name for name in self._last if name not in jobs]:
+                del self._last[name]
             await self._clock.sleep(AGAIN)
 
     async def _recall(self, names: Sequence[str]) -> None:
         started = self._clock.now().boot
-        waiting = iter(names)
+        if not names:
+            return
+        jobs, waiting = self._jobs(), iter(names)
         found = 0
 
         async def read() -> None:
             nonlocal found
             for name in waiting:
-                rows = await self._read(name, HISTORY)
+                first = name not in self._known
+                rows = await self._read(name, AS_FAR if first and _gated(jobs[name]) else HISTORY)
                 if rows is None:
                     return
                 self._known.add(name)
+                self._read_at[name] = self._clock.now().boot
                 if rows:
-                    found += 1
+                    found += first
+                    self._note(rows)
                     self._launcher.recall(name, rows)
                     self._recalled(name, rows)
 
@@ -102,3 +157,7 @@ class RunHistory:
                 tasks.start_soon(read)
         if found:
             self._log.info("state: the history of %d jobs in %.1f s", found, self._clock.now().boot - started)
+
+
+def _gated(job: Job) -> bool:
+    return job.options.raw.get("onlyIfLastSucceeded") is True

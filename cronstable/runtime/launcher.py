@@ -156,6 +156,7 @@ class Launcher:
         self.tracer: Tracer | None = None
         self.complete: Callable[[RunRecord], RunRecord] = _as_it_is
         self.remembered: Callable[[RunRecord], None] = lambda record: None
+        self.decided: Callable[[DecisionRecord], None] = lambda record: None
         self.stopping = False
         self._live: Mapping[str, tuple[LiveRun, ...]] | None = None
         self._rows: Mapping[str, tuple[RunRecord, ...]] | None = None
@@ -230,6 +231,7 @@ class Launcher:
         if not self.decisions.add(record):
             return
         self._bus.emit(Decided(record))
+        self.decided(record)
         if decision.verdict is Verdict.SKIP and not provisional:
             detail = ", ".join(f"{k}={v}" for k, v in decision.evidence.items())
             self._log.info("job %s: skipped (%s)%s", job.name, decision.reason, f": {detail}" if detail else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
@@ -54,6 +54,8 @@ class Scheduler:
         self._next_fires: Mapping[str, EpochSeconds | None] = MappingProxyType({})
         self._dirty = False
         self.claimer: Claimer | None = None
+        self.paused_since: Callable[[str, EpochSeconds], EpochSeconds | None] = lambda job, at: None
+        self.after_success: Callable[[Job], Decision | None] = lambda job: None
         self.jobs: Mapping[str, Job] = MappingProxyType({})
         self.pauses: Mapping[str, Pause] = MappingProxyType({})
 
@@ -104,6 +106,19 @@ class Scheduler:
             return None
         return Decision(Verdict.SKIP, Reason.PAUSED, MappingProxyType({"until": pause.until, "note": pause.note}))
 
+    def set_pause(self, job: str, pause: Pause | None) -> None:
+        """Put a pause into force, or end what is in force."""
+        pauses = {name: one for name, one in self.pauses.items() if name != job}
+        if pause is not None:
+            pauses[job] = pause
+        self.pauses = MappingProxyType(pauses)
+
+    def paused_at(self, job: Job, at: EpochSeconds) -> bool:
+        """Whether the occurrence ``at`` lies in a pause, of now or of before (claims.md 15)."""
+        pause = self.pauses.get(job.name)
+        now = pause is not None and (pause.since is None or pause.since <= at) and at < pause.until
+        return now or self.paused_since(job.name, at) is not None
+
     def launch(self, job: Job, trigger: Trigger, scheduled_at: EpochSeconds | None, *, final: bool = False) -> Decision:
         """Decide about one occurrence and start it if it may run.
 
@@ -114,6 +129,8 @@ class Scheduler:
             decision = _terminal(decision)
         claimer = self.claimer if trigger is Trigger.SCHEDULE else None
         claimed = claimer is not None and claimer.owns(job)
+        if decision.verdict is Verdict.RUN and not claimed:
+            decision = self.after_success(job) or decision
         if decision.verdict is not Verdict.RUN:
             # What is claimed is decided by whoever leads, perhaps later: this is what this node thinks for now.
             self._launcher.record(job, scheduled_at, decision, provisional=claimed)

@@ -1,0 +1,333 @@
+"""Missed runs at work: watermarks as decisions are made, and after a start what ``onMissed`` asks for (reference 4.4).
+
+Only at the start of a daemon, and by whoever owns the job then or later: a catch-up that its owner did not come to is
+in the checkpoint, and goes on with the next owner. On backends that claim occurrences the sweep decides what lies in
+its window; what is older comes through here, by the same log (claims.md 15).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Final, Protocol
+
+import anyio
+
+from cronstable.core.clock import Clock, EpochSeconds, Seconds
+from cronstable.core.decision import Decision, DecisionRecord, Reason, Verdict
+from cronstable.core.job import ClusterPolicy, Job
+from cronstable.core.missed import (
+    Checkpoint,
+    Gap,
+    MissedPolicy,
+    OnMissed,
+    definition,
+    delay,
+    gap_of,
+    missed_policy,
+    owed,
+)
+from cronstable.core.records import KEEP, WriteKind, stream
+from cronstable.core.runs import Outcome, Trigger
+from cronstable.runtime.cluster_manager import ClusterManager
+from cronstable.runtime.history import RunHistory
+from cronstable.runtime.launcher import Launcher
+from cronstable.runtime.scheduler import Scheduler
+from cronstable.runtime.state import StateKeeper
+
+LOOK_EVERY: Final[Seconds] = 1.0
+IDLE: Final[Seconds] = 15.0
+"""Between two looks when nothing is owed: a job that a reload brought gets its first watermark this late."""
+ABREAST: Final = 16
+"""Jobs that catch up at the same time; each one starts its runs one after the other."""
+KEPT: Final = KEEP[WriteKind.CHECKPOINT]
+
+
+class LateClaimer(Protocol):
+    """The claims driver, as far as missed runs need it."""
+
+    def owns(self, job: Job) -> bool: ...
+
+    @property
+    def window(self) -> Seconds:
+        """How far back the sweep looks; 0 without a claim log."""
+        ...
+
+    def catch_up(self, job: Job, at: EpochSeconds, over: Callable[[Decision | None], None]) -> bool:
+        """Claim an occurrence that is older than the window, and launch it.
+
+        False: not now. ``over`` is called when the run is over, with what refused it, if anything did.
+        """
+        ...
+
+
+class MissedRuns:
+    """Watches every decision of jobs with ``onMissed``, and catches up what fell due while no daemon was there."""
+
+    def __init__(
+        self,
+        *,
+        keeper: StateKeeper,
+        scheduler: Scheduler,
+        cluster: ClusterManager,
+        launcher: Launcher,
+        history: RunHistory,
+        claimer: LateClaimer,
+        clock: Clock,
+        log: logging.Logger,
+    ) -> None:
+        self._keeper = keeper
+        self._scheduler = scheduler
+        self._cluster = cluster
+        self._launcher = launcher
+        self._history = history
+        self._claimer = claimer
+        self._clock = clock
+        self._log = log
+        self._start = int(clock.now().wall)
+        self._boot = clock.now().boot
+        self._seen: Mapping[str, Job] = MappingProxyType({})
+        self._jobs: tuple[Job, ...] = ()
+        self._checkpoints: dict[str, Checkpoint] = {}
+        self._unread: dict[str, EpochSeconds] = {}
+        self._gaps: dict[str, Gap] = {}
+        self._busy: set[str] = set()
+        self._led_at: float | None = None
+        self._generation = 0
+        launcher.decided = self._decided
+
+    # -- watermarks ---------------------------------------------------------------------------------------------------
+
+    def _decided(self, record: DecisionRecord) -> None:
+        """An occurrence was decided here: the watermark of its job moves."""
+        at, job = record.scheduled_at, self._scheduler.jobs.get(record.job)
+        if at is None or record.provisional or job is None or not self._watches(job):
+            return
+        checkpoint = self._checkpoints.get(job.name)
+        if checkpoint is None:
+            # Nothing is written over a watermark that was not read yet.
+            self._unread[job.name] = max(at, self._unread.get(job.name, at))
+        elif at > checkpoint.through:
+            self._mark(job, Checkpoint(checkpoint.definition, at, checkpoint.gap))
+
+    def _watches(self, job: Job) -> bool:
+        return (
+            self._keeper.configured
+            and not job.schedule.reboot
+            and missed_policy(job.options.raw).mode is not OnMissed.SKIP
+        )
+
+    def _mark(self, job: Job, checkpoint: Checkpoint) -> None:
+        self._checkpoints[job.name] = checkpoint
+        self._keeper.write(WriteKind.CHECKPOINT, self._stream(job), checkpoint.record(), keep=KEPT)
+
+    def _stream(self, job: Job) -> str:
+        """One for all nodes, unless each of them runs the job for itself."""
+        own = self._is_own(job)
+        return stream("catchup", job.name, self._launcher.node) if own else stream("catchup", job.name)
+
+    def _is_own(self, job: Job) -> bool:
+        return self._cluster.elects and job.options.cluster_policy is ClusterPolicy.EVERY_NODE
+
+    # -- after the start ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Read watermarks, catch up what is owed, and begin watermarks of jobs that have none; until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while not self._launcher.stopping:
+                self._notice_leader()
+                await self._read()
+                for name in self._ready():
+                    self._busy.add(name)
+                    tasks.start_soon(self._catch_up, name)
+                await self._clock.sleep(LOOK_EVERY if self._gaps or self._is_behind() else IDLE)
+            tasks.cancel_scope.cancel()
+
+    def _notice_leader(self) -> None:
+        if self._led_at is None and self._cluster.elects:
+            view = self._cluster.view()
+            if view is not None and view.quorate and (view.leader is not None or view.owners):
+                self._led_at = self._clock.now().wall
+
+    async def _read(self) -> None:
+        """The watermarks that are not known yet: of all jobs after the start, of new ones after a reload."""
+        if self._keeper.generation != self._generation:
+            self._generation = self._keeper.generation
+            self._checkpoints.clear()
+        if self._scheduler.jobs is not self._seen:
+            self._load(self._scheduler.jobs)
+        if not self._is_behind():
+            return
+        waiting = iter([job for job in self._jobs if job.name not in self._checkpoints])
+
+        async def read() -> None:
+            for job in waiting:
+                if not await self._read_one(job):
+                    return
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(read)
+
+    def _is_behind(self) -> bool:
+        return self._keeper.configured and any(job.name not in self._checkpoints for job in self._jobs)
+
+    def _load(self, jobs: Mapping[str, Job]) -> None:
+        self._seen = jobs
+        self._jobs = tuple(job for job in jobs.values() if self._watches(job))
+        for job in self._jobs:
+            if not self._same(job):
+                # Another schedule: what the old one would have had is not owed, and nothing of the new one yet.
+                self._gaps.pop(job.name, None)
+                self._mark(job, Checkpoint(definition(job), int(self._clock.now().wall)))
+
+    def _same(self, job: Job) -> bool:
+        known = self._checkpoints.get(job.name)
+        return known is None or known.definition == definition(job)
+
+    async def _read_one(self, job: Job) -> bool:
+        newest = await self._keeper.newest(self._stream(job))
+        if newest is None:
+            return False
+        found = Checkpoint.of(newest.record) if newest.record is not None else None
+        # A store that a reload brought is not the one in which this start finds what was missed.
+        gap = gap_of(found, job, self._start) if self._generation == 1 else None
+        if gap is not None and job.options.enabled and self._may_be_owed(job):
+            self._gaps[job.name] = gap
+        else:
+            gap = None
+        through = max(self._start, self._unread.pop(job.name, self._start))
+        if found is not None and found.definition == definition(job):
+            through = max(through, found.through)
+        self._mark(job, Checkpoint(definition(job), through, gap))
+        return True
+
+    def _may_be_owed(self, job: Job) -> bool:
+        """Where nodes elect but do not share the store, this node cannot know what the others ran."""
+        if not self._cluster.elects or job.options.cluster_policy is ClusterPolicy.EVERY_NODE or self._keeper.shared:
+            return True
+        self._log.warning("job %s: onMissed has no effect: the nodes elect, but do not share the state store", job.name)
+        return False
+
+    def _ready(self) -> Iterable[str]:
+        """Jobs whose time has come and that are ours, as far as there is room."""
+        boot = self._clock.now().boot
+        for name in tuple(self._gaps):
+            job = self._scheduler.jobs.get(name)
+            if job is None or not job.options.enabled or not self._watches(job):
+                # Nothing is owed for what was removed or disabled (claims.md 13).
+                del self._gaps[name]
+                continue
+            if len(self._busy) >= ABREAST or name in self._busy:
+                continue
+            if boot < self._boot + delay(name, missed_policy(job.options.raw).jitter):
+                continue
+            if self._claimer.owns(job) and self._led_at is None:
+                continue
+            if self._may_start(job):
+                yield name
+
+    def _may_start(self, job: Job) -> bool:
+        return self._scheduler.recheck(job).verdict is Verdict.RUN
+
+    # -- one job ------------------------------------------------------------------------------------------------------
+
+    async def _catch_up(self, name: str) -> None:
+        try:
+            job = self._scheduler.jobs.get(name)
+            if job is not None and await self._refresh(job) and await self._start_all(job):
+                self._gaps.pop(name, None)
+                self._mark(job, Checkpoint(definition(job), self._through(job)))
+        except Exception:  # noqa: BLE001 - a defect of ours costs this job its catch-up, never the daemon
+            self._log.exception("job %s: what it missed cannot be caught up", name)
+            self._gaps.pop(name, None)
+        finally:
+            self._busy.discard(name)
+
+    def _through(self, job: Job) -> EpochSeconds:
+        return self._checkpoints[job.name].through
+
+    async def _refresh(self, job: Job) -> bool:
+        """What is in the checkpoint now: another owner may have come before us. False: not known."""
+        if not self._cluster.elects or not self._keeper.shared:
+            return True
+        newest = await self._keeper.newest(self._stream(job))
+        if newest is None:
+            return False
+        found = Checkpoint.of(newest.record) if newest.record is not None else None
+        if found is None or found.gap is None or found.definition != definition(job):
+            # Settled: by the owner before us, whose watermark is the newer one.
+            self._gaps.pop(job.name, None)
+            if found is not None:
+                self._checkpoints[job.name] = found
+            return False
+        self._gaps[job.name] = found.gap
+        return True
+
+    async def _start_all(self, job: Job) -> bool:
+        """Start what is owed, one run after the other; False when something came in between."""
+        gap = self._gaps[job.name]
+        claimed = self._claimer.owns(job)
+        if claimed and self._led_at is not None:
+            gap = Gap(gap.after, min(gap.until, int(self._led_at - self._claimer.window)))
+        policy = missed_policy(job.options.raw)
+        now = self._clock.now().wall
+        done = await self._done(job)
+        found = owed(job.schedule, gap, policy, now, partial(self._scheduler.paused_since, job.name))
+        missed = [at for at in found.run if at not in done]
+        if found.more:
+            self._log.warning("job %s: more than %d runs were missed; the newest are run", job.name, len(found.run))
+        if missed:
+            self._log.info("job %s: %d missed runs are caught up (%s)", job.name, len(missed), policy.mode)
+        for at in missed:
+            if not self._may_start(job):
+                return False
+            if policy.deadline is not None and self._clock.now().wall - at > policy.deadline:
+                self._launcher.record(job, at, _too_late(policy, self._clock.now().wall - at))
+            elif not await self._start_one(job, at, claimed):
+                return False
+            self._gaps[job.name] = Gap(at, self._gaps[job.name].until)
+            self._mark(job, Checkpoint(definition(job), self._through(job), self._gaps[job.name]))
+        return True
+
+    async def _done(self, job: Job) -> frozenset[EpochSeconds]:
+        """Occurrences that have a row: the daemon before died between a start and its watermark."""
+        rows = await self._history.last(job.name) or ()
+        if self._is_own(job):
+            rows = [row for row in rows if row.node in (self._launcher.node, None)]
+        ran = (row.key.scheduled_at for row in rows if row.outcome is not Outcome.SKIPPED)
+        return frozenset(at for at in ran if at is not None)
+
+    async def _start_one(self, job: Job, at: EpochSeconds, claimed: bool) -> bool:
+        """Start one run and wait for its end; False when it could not be claimed now."""
+        ended, refusals = anyio.Event(), []
+
+        def over(refusal: Decision | None) -> None:
+            refusals.append(refusal)
+            ended.set()
+
+        if claimed:
+            if not self._claimer.catch_up(job, at, over):
+                return False
+        else:
+            evidence = MappingProxyType({"late_by": self._clock.now().wall - at})
+            started = self._launcher.start(
+                job,
+                Decision(Verdict.RUN, Reason.CATCH_UP, evidence),
+                scheduled_at=at,
+                trigger=Trigger.CATCHUP,
+                recheck=lambda: self._scheduler.recheck(job),
+                on_over=over,
+            )
+            if isinstance(started, Decision):
+                return True
+        await ended.wait()
+        refusal = refusals[0]
+        return refusal is None or refusal.verdict is Verdict.SKIP
+
+
+def _too_late(policy: MissedPolicy, late: Seconds) -> Decision:
+    evidence: Mapping[str, float | None] = {"late_by": late, "deadline": policy.deadline}
+    return Decision(Verdict.SKIP, Reason.STARTING_DEADLINE, MappingProxyType(evidence))
