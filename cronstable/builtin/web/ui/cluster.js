@@ -1,7 +1,7 @@
 // The view of the cluster as this node believes it to be.
 
 import { h, icon, put } from "./dom.js";
-import { ago, span, time, when } from "./format.js";
+import { ago, now, span, time, when } from "./format.js";
 
 const PEERS = {
   self: ["ok", "good", "this node"], agreed: ["ok", "good", "agrees"], syncing: ["waiting", "run", "is coming into step"], drifted: ["warn", "warn", "has another job set"],
@@ -32,18 +32,17 @@ export class ClusterView {
 
   open() {
     this.view = h("section", { "aria-label": "Cluster", class: "cards" });
-    this.seen = null;
     this.refresh("cluster");
     return this.view;
   }
 
   refresh(what) {
-    if (!this.view || !["cluster", "moved", "zone"].includes(what)) return;
-    const { cluster, moves } = this.#model;
-    if (!cluster || (this.seen === cluster && this.moved === moves.length && what !== "zone")) return;
-    const facts = JSON.stringify([cluster, moves.length]);
+    if (!this.view || !["cluster", "moved", "handover", "zone"].includes(what)) return;
+    const { cluster, moves, handover } = this.#model;
+    if (!cluster) return;
+    const facts = JSON.stringify([cluster, moves[0], handover[0]]);
     if (facts === this.facts && what !== "zone" && this.view.children.length) return;
-    [this.seen, this.moved, this.facts] = [cluster, moves.length, facts];
+    this.facts = facts;
     put(this.view, cluster.enabled ? this.#cards(cluster) : this.#alone());
   }
 
@@ -51,7 +50,7 @@ export class ClusterView {
   tick() {
     for (const element of this.view?.querySelectorAll("[data-at]") ?? []) {
       const at = Number(element.dataset.at);
-      element.textContent = element.dataset.way === "left" ? (at > Date.now() ? `in ${span((at - Date.now()) / 1000)}` : `${ago(at)}: over`) : ago(at);
+      element.textContent = element.dataset.way === "left" ? (at > now() ? `in ${span((at - now()) / 1000)}` : `${ago(at)}: over`) : ago(at);
     }
   }
 
@@ -70,8 +69,8 @@ export class ClusterView {
       h("div", { class: `card ${tone}` }, h("h2", {}, "Role"), h("p", { class: "big" }, icon(sign), words), list(names)),
       this.#quorum(cluster),
       cluster.lease ? this.#lease(cluster.lease) : null,
-      cluster.claims ? h("div", { class: "card" }, h("h2", {}, "Claims"), list(Object.entries(cluster.claims).map(([name, value]) => [name, shown(value)]))) : null,
       this.#history(),
+      this.#handover(),
       cluster.lease ? null : this.#peers(cluster.peers),
     ];
   }
@@ -92,6 +91,13 @@ export class ClusterView {
   #history() {
     const { moves } = this.#model;
     return h("div", { class: "card" }, h("h2", {}, "Changes"), moves.length ? h("ol", { class: "moves" }, moves.slice(0, 8).map((move) => h("li", {}, time(move.at, when(move.at).slice(11)), ` ${move.words}`))) : h("p", { class: "dim" }, "None since this page was opened."));
+  }
+
+  /** What the rules on claims made of occurrences around a change of leadership. */
+  #handover() {
+    const { handover, reasons } = this.#model;
+    const row = ({ reason, job, due }) => h("li", {}, due ? time(due, when(due).slice(11)) : "", " ", h("b", {}, job), `: ${reason === "catch-up" ? "started late" : (reasons[reason] ?? reason)}`);
+    return h("div", { class: "card" }, h("h2", {}, "Claims around a handover"), handover.length ? h("ol", { class: "moves" }, handover.slice(0, 8).map(row)) : h("p", { class: "dim" }, "Nothing was started late or skipped for it since this page was opened."));
   }
 
   #peers(peers) {
@@ -124,7 +130,7 @@ function list(rows) {
 }
 
 function until(iso) {
-  return h("span", { data: { at: Date.parse(iso), way: "left" } }, Date.parse(iso) > Date.now() ? `in ${span((Date.parse(iso) - Date.now()) / 1000)}` : "over");
+  return h("span", { data: { at: Date.parse(iso), way: "left" } }, Date.parse(iso) > now() ? `in ${span((Date.parse(iso) - now()) / 1000)}` : "over");
 }
 
 function shown(value) {

@@ -11,8 +11,8 @@ const TABS = [["log", "Log"], ["history", "History"], ["schedule", "Schedule"], 
 const VERDICTS = { run: ["ran", "good"], skip: ["skipped", "dim"], defer: ["waits", "run"] };
 const MARKS = {
   moved: "clocks go forward: this time is missing on that day, and moved to the end of the gap",
-  "first-pass": "clocks go back: this time occurs twice, this is the first",
-  "second-pass": "clocks go back: this time occurs twice, this is the second",
+  "first pass": "clocks go back: this time occurs twice, this is the first",
+  "second pass": "clocks go back: this time occurs twice, this is the second",
 };
 const HIDDEN_FACTS = new Set(["boot", "deadline"]); // count from the start of the node's machine: nothing for people
 const TIMES = new Set(["expiry", "first", "last", "until"]);
@@ -43,7 +43,10 @@ export class Drawer {
   /** Show a job; the focus goes to the drawer unless it is there already. */
   open(name, tab) {
     const known = TABS.some(([key]) => key === tab) ? tab : "log";
-    if (this.#name === name && this.#tab === known && !this.#element.hidden) return;
+    if (this.#name === name) {
+      if (this.#tab !== known) this.#turnTo(known);
+      return;
+    }
     if (this.#element.hidden) this.#from = document.activeElement;
     this.#log?.close();
     this.#log = null;
@@ -56,7 +59,7 @@ export class Drawer {
     this.state = h("span", {});
     this.buttons = h("div", { class: "answers" });
     this.tabs = h("div", { role: "tablist", "aria-label": "About this job", class: "tablist" }, TABS.map(([key, words]) => this.#tabButton(key, words)));
-    this.panel = h("div", { role: "tabpanel", id: "panel", class: "panel", "aria-labelledby": `tab-${known}` });
+    this.panel = this.#panel();
     put(
       this.#element,
       h("header", {}, h("div", { class: "title" }, h("h2", { tabindex: "-1" }, name), this.state, button("close", "Close", () => this.#acts.close(), { bare: true, quiet: true })), this.buttons),
@@ -122,6 +125,25 @@ export class Drawer {
     }, words);
   }
 
+  #turnTo(tab) {
+    this.#log?.close();
+    this.#log = null;
+    this.#tab = tab;
+    for (const button of this.tabs.children) {
+      const chosen = button.id === `tab-${tab}`;
+      button.setAttribute("aria-selected", String(chosen));
+      button.tabIndex = chosen ? 0 : -1;
+    }
+    const panel = this.#panel();
+    this.panel.replaceWith(panel);
+    this.panel = panel;
+    this.#fill();
+  }
+
+  #panel() {
+    return h("div", { role: "tabpanel", id: "panel", class: "panel", "aria-labelledby": `tab-${this.#tab}` });
+  }
+
   #turn(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
@@ -129,7 +151,7 @@ export class Drawer {
     event.stopPropagation();
     const at = TABS.findIndex(([key]) => key === this.#tab);
     this.#acts.show(this.#name, TABS[(at + step + TABS.length) % TABS.length][0]);
-    this.#element.querySelector(`#tab-${this.#tab}`)?.focus();
+    this.tabs.querySelector(`#tab-${this.#tab}`).focus();
   }
 
   async #fill() {
@@ -169,7 +191,7 @@ export class Drawer {
     const by = run.trigger ? `${run.trigger}${run.attempt ? ` (attempt ${run.attempt})` : ""}` : "";
     return h("tr", {},
       h("td", {}, time(at), run.run_id ? h("div", { class: "dim mono" }, run.run_id) : null),
-      h("td", {}, chip(OUTCOMES[run.outcome] ?? "unknown"), h("span", { class: "dim" }, ` ${run.outcome === "skipped" ? "" : exit(run)}`)),
+      h("td", {}, chip(OUTCOMES[run.outcome] ?? "unknown"), h("span", { class: "dim" }, run.outcome === "success" || run.outcome === "skipped" || run.outcome === "cancelled" ? "" : ` ${exit(run)}`)),
       h("td", { class: "number" }, took(run.duration)),
       h("td", {}, by, h("div", { class: "dim" }, run.node ?? "")),
       h("td", {}, reason));
@@ -185,8 +207,8 @@ export class Drawer {
     const job = this.#model.jobs.get(this.#name) ?? (await this.#api.get(jobPath(this.#name)));
     const preview = await this.#api.get(`schedule/preview?job=${encodeURIComponent(this.#name)}&count=10`).catch((error) => ({ error }));
     const zone = job.timezone ?? "local time of the node";
-    const fires = preview.fires ?? preview.next ?? preview.occurrences ?? [];
-    const mine = job.timezone && job.timezone !== "UTC" ? job.timezone : null;
+    const fires = preview.next ?? [];
+    const shown = job.timezone && job.timezone !== "UTC" ? job.timezone : localZone();
     return [
       h("p", { class: "big" }, job.schedule_words),
       h("p", {}, h("code", {}, job.schedule), job.schedule_resolved ? [" → ", h("code", {}, job.schedule_resolved)] : null, h("span", { class: "dim" }, ` in ${zone}`)),
@@ -195,15 +217,14 @@ export class Drawer {
       h("p", {}, nextWords(job)[0]),
       preview.error ? h("p", { class: "dim" }, preview.error.message) : null,
       fires.length ? h("table", { class: "plain" },
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "UTC"), h("th", { scope: "col" }, mine ?? localZone()), h("th", { scope: "col" }, ""))),
-        h("tbody", {}, fires.map((fire) => this.#fire(fire, mine ?? localZone())))) : null,
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "UTC"), shown === "UTC" ? null : h("th", { scope: "col" }, shown), h("th", { scope: "col" }, ""))),
+        h("tbody", {}, fires.map((fire) => this.#fire(fire, shown)))) : null,
     ];
   }
 
   #fire(fire, zone) {
-    const at = typeof fire === "string" ? fire : (fire.at ?? fire.utc);
-    const mark = typeof fire === "string" ? null : (fire.mark ?? fire.dst);
-    return h("tr", {}, h("td", {}, when(at, "UTC")), h("td", {}, when(at, zone)), h("td", {}, mark && mark !== "none" ? h("span", { class: "tag warn", title: MARKS[mark] ?? String(mark) }, "DST") : null, mark && mark !== "none" ? h("span", { class: "dim" }, ` ${MARKS[mark] ?? mark}`) : null));
+    const words = fire.mark === "none" ? null : (MARKS[fire.mark] ?? fire.mark);
+    return h("tr", {}, h("td", {}, when(fire.at, "UTC")), zone === "UTC" ? null : h("td", {}, when(fire.at, zone)), h("td", {}, words ? [h("span", { class: "tag warn" }, "DST"), h("span", { class: "dim" }, ` ${words}`)] : null));
   }
 
   // -- why ------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 
 const zones = { utc: true };
+const skew = { ms: 0 }; // the clock of the node less ours
 const parts = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
 const formats = new Map();
 
@@ -13,6 +14,18 @@ export function inUtc() {
 
 export function useUtc(yes) {
   zones.utc = yes;
+}
+
+/** The time on the clock of the node, which is what all its times are about; ms. */
+export function now() {
+  return Date.now() + skew.ms;
+}
+
+/** The node said `iso` between `asked` and now (ms by our clock); a difference within the answer's time is none. */
+export function learnClock(iso, asked) {
+  const [from, to] = [asked, Date.now()];
+  const said = Date.parse(iso);
+  skew.ms = said < from - 50 || said > to + 50 ? said - (from + to) / 2 : 0;
 }
 
 /** The name of the zone of whoever looks, such as Europe/Berlin. */
@@ -69,9 +82,9 @@ export function took(seconds) {
   return span(seconds);
 }
 
-/** 5 s ago; the clock of the node may be ahead of ours by a little. */
-export function ago(at, now = Date.now()) {
-  const seconds = (now - new Date(at).getTime()) / 1000;
+/** 5 s ago. */
+export function ago(at) {
+  const seconds = (now() - new Date(at).getTime()) / 1000;
   return seconds < 1 ? "just now" : `${span(seconds)} ago`;
 }
 

@@ -6,7 +6,7 @@ import { ask, askPause, askToken, showKeys } from "./dialogs.js";
 import { button, h, icon, put, text } from "./dom.js";
 import { Drawer } from "./drawer.js";
 import { FleetView } from "./fleet.js";
-import { ago, clock, inUtc, localZone, time, useUtc } from "./format.js";
+import { ago, clock, inUtc, localZone, now, time, useUtc } from "./format.js";
 import { Model } from "./model.js";
 import { JobsView } from "./table.js";
 import { TimelineView } from "./timeline.js";
@@ -16,7 +16,7 @@ const at = (id) => document.getElementById(id);
 
 const api = new Api();
 const model = new Model(api);
-const acts = { open: (name, tab) => show(name, tab), run, cancel, pause, resume, close: () => go(current), show };
+const acts = { open: (name, tab) => show(name, tab), run, cancel, pause, resume, close: () => go(current), show, opened: () => drawer.name };
 const views = {
   jobs: new JobsView(model, acts),
   cluster: new ClusterView(model),
@@ -50,6 +50,7 @@ function route() {
   }
   if (job) drawer.open(decoded(job), tab);
   else drawer.close();
+  views.jobs.refresh("jobs");
   titled();
 }
 
@@ -156,7 +157,7 @@ function titled() {
 }
 
 function clockNow() {
-  text(at("zone"), `${clock(Date.now())} ${inUtc() ? "UTC" : localZone()}`);
+  text(at("zone"), `${clock(now())} ${inUtc() ? "UTC" : localZone()}`);
 }
 
 function theme(next = localStorage.getItem("cronstable-theme") ?? "auto") {

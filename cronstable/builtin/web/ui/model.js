@@ -1,6 +1,7 @@
 // What the page knows: the node, its jobs, its cluster. Views listen for `change`; nothing here touches the document.
 
 import { Refusal, jobPath } from "./api.js";
+import { learnClock, now } from "./format.js";
 
 const SLOW = 30_000; // ms between two looks at all jobs, when there are many
 const FEW = 500; // jobs, up to which the list is looked at every QUICK
@@ -9,6 +10,7 @@ const ONE_BY_ONE = 12; // jobs that are asked for by name; of more the whole lis
 const CLUSTER = 1_000; // ms between two looks at the cluster: what happens on other nodes is no event of this one
 const SUMMARY = 5_000; // ms between two looks at the figures
 
+const HANDOVER = new Set(["catch-up-off", "claim-taken", "claimed-not-started", "coalesced", "due-before-term", "fenced", "log-full", "outside-window", "started-unclaimed", "store-unavailable"]);
 const KINDS = "started,finished,skipped,leadership,quorum,reloaded";
 
 /** What a job is doing, in one word, and the sign and colour for it. */
@@ -45,13 +47,14 @@ export function isFailing(entry) {
 }
 
 export class Model extends EventTarget {
-  jobs = new Map(); // name to entry, each with `due` (ms by our clock, null) and `state`
+  jobs = new Map(); // name to entry, each with `due` (ms by the clock of the node, null) and `state`
   summary = null;
   cluster = null;
   who = null;
   reasons = {};
+  handover = []; // what was started late or skipped around changes of leadership, newest first
   moves = []; // changes of leadership and quorum since the page was opened, newest first
-  contact = { ok: true, since: Date.now(), streaming: false, reason: "" };
+  contact = { ok: true, since: now(), streaming: false, reason: "" };
   version = 0; // counts changes of the set or the entries of jobs
   #api;
   #wanted = new Set();
@@ -78,6 +81,7 @@ export class Model extends EventTarget {
     }
     if (this.#locked) return;
     this.#tell("who");
+    await this.#attempt(() => this.#lookAtSummary()); // first, for its clock
     this.#every(() => SUMMARY, () => this.#lookAtSummary(), signal);
     this.#every(() => CLUSTER, () => this.#lookAtCluster(), signal);
     this.#every(() => (this.jobs.size > FEW ? SLOW : QUICK), () => this.lookAtJobs(), signal);
@@ -104,7 +108,7 @@ export class Model extends EventTarget {
 
   /** Take over the whole list. */
   async lookAtJobs() {
-    const asked = Date.now();
+    const asked = now();
     const list = await this.#api.get("jobs");
     if (list === this.list) return;
     this.list = list;
@@ -115,12 +119,12 @@ export class Model extends EventTarget {
   }
 
   #dress(entry, asked) {
-    const due = typeof entry.scheduled_in === "number" ? asked + entry.scheduled_in * 1000 : null;
+    const due = typeof entry.scheduled_in === "number" ? Math.round(asked / 1000 + entry.scheduled_in) * 1000 : null;
     return { ...entry, due, state: stateOf(entry), failing: isFailing(entry), late: entry.sla?.state === "late" };
   }
 
   async #lookAt(name) {
-    const asked = Date.now();
+    const asked = now();
     try {
       const entry = await this.#api.get(jobPath(name));
       this.jobs.set(name, this.#dress(entry, asked));
@@ -146,7 +150,9 @@ export class Model extends EventTarget {
   }
 
   async #lookAtSummary() {
+    const asked = Date.now();
     this.summary = await this.#api.get("summary");
+    learnClock(this.summary.generated_at, asked);
     this.#tell("summary");
   }
 
@@ -158,12 +164,12 @@ export class Model extends EventTarget {
     this.#tell("cluster");
   }
 
-  #note(before, now) {
-    const at = new Date().toISOString();
+  #note(before, after) {
+    const at = new Date(now()).toISOString();
     const notes = [];
-    if (before.leader !== now.leader) notes.push(now.leader ? `${now.leader} leads` : "nobody leads");
-    if (before.quorate !== now.quorate) notes.push(now.quorate ? "this node has quorum" : "this node has no quorum");
-    if (before.conflict !== now.conflict) notes.push(now.conflict ? "the nodes disagree" : "the nodes agree again");
+    if (before.leader !== after.leader) notes.push(after.leader ? `${after.leader} leads` : "nobody leads");
+    if (before.quorate !== after.quorate) notes.push(after.quorate ? "this node has quorum" : "this node has no quorum");
+    if (before.conflict !== after.conflict) notes.push(after.conflict ? "the nodes disagree" : "the nodes agree again");
     if (!notes.length) return;
     this.moves.unshift(...notes.map((words) => ({ at, words })));
     this.moves.length = Math.min(this.moves.length, 50);
@@ -176,6 +182,8 @@ export class Model extends EventTarget {
       const fact = parsed(data);
       if (typeof fact.job === "string") {
         this.want(fact.job);
+        if (fact.trigger === "catchup" && event === "started") this.#remember("catch-up", fact);
+        if (event === "skipped" && HANDOVER.has(fact.reason)) this.#remember(fact.reason, fact);
         this.#tell("event", { event, ...fact });
       } else if (event === "leadership" || event === "quorum") {
         this.#attempt(() => this.#lookAtCluster());
@@ -194,6 +202,12 @@ export class Model extends EventTarget {
     });
   }
 
+  #remember(reason, { job, scheduled_at: due }) {
+    this.handover.unshift({ reason, job, due, at: new Date(now()).toISOString() });
+    this.handover.length = Math.min(this.handover.length, 100);
+    this.#tell("handover");
+  }
+
   /** Look again and again; a page that nobody sees looks seldom. */
   async #every(delay, look, signal) {
     while (!signal.aborted) {
@@ -208,7 +222,7 @@ export class Model extends EventTarget {
     try {
       await look();
       if (!this.contact.ok) {
-        this.contact = { ...this.contact, ok: true, since: Date.now(), reason: "" };
+        this.contact = { ...this.contact, ok: true, since: now(), reason: "" };
         this.#tell("contact");
         this.#tell("back");
       }
@@ -221,7 +235,7 @@ export class Model extends EventTarget {
     if (!(error instanceof Refusal)) throw error;
     if (error.status === 401) return;
     if (this.contact.ok && (error.status === 0 || error.status >= 500)) {
-      this.contact = { ...this.contact, ok: false, since: Date.now(), reason: error.message };
+      this.contact = { ...this.contact, ok: false, since: now(), reason: error.message };
       this.#tell("contact");
     }
   }

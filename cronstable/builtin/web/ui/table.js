@@ -1,7 +1,7 @@
 // The view of all jobs: pills that count and filter, a search, and the table.
 
 import { button, h, icon, put, text } from "./dom.js";
-import { ago, exit, span, time, took } from "./format.js";
+import { ago, exit, now, span, time, took, when } from "./format.js";
 import { STATES } from "./model.js";
 import { Rows } from "./rows.js";
 import { sparkline } from "./spark.js";
@@ -38,7 +38,7 @@ export class JobsView {
   #order = [];
   #pointed = false;
 
-  /** `acts`: open, run, cancel, pause, resume, each with a job's name. */
+  /** `acts`: open, run, cancel, pause, resume, each with a job's name; opened: which one is open. */
   constructor(model, acts) {
     this.#model = model;
     this.#acts = acts;
@@ -49,7 +49,7 @@ export class JobsView {
     this.pills = h("div", { class: "pills", role: "group", "aria-label": "Filter by state" });
     this.search = h("input", {
       type: "search", id: "search", placeholder: "Search jobs", "aria-label": "Search by name, command or schedule", autocomplete: "off", spellcheck: "false",
-      value: this.#words, on: { input: () => { this.#words = this.search.value; this.#arrange(); }, keydown: (event) => this.#leave(event) },
+      value: this.#words, on: { input: () => { this.#words = this.search.value; this.#anew(); }, keydown: (event) => this.#leave(event) },
     });
     this.count = h("p", { class: "unseen", role: "status" });
     this.head = h("div", { role: "row", class: "row head" });
@@ -88,7 +88,7 @@ export class JobsView {
       const job = this.#model.jobs.get(element.dataset.job);
       if (!job) continue;
       this.#times(element, job);
-      if (job.due !== null && job.due < Date.now() - 1500) this.#model.want(job.name);
+      if (job.due !== null && job.due < now() - 1500) this.#model.want(job.name);
     }
   }
 
@@ -125,12 +125,18 @@ export class JobsView {
 
   #choose(filter) {
     this.#filter = filter;
+    this.#anew();
+  }
+
+  /** Another choice or order is looked at from its beginning. */
+  #anew() {
+    window.scrollTo({ top: 0 });
     this.#arrange();
   }
 
   #sorted(by) {
     this.#sort = { by, down: this.#sort.by === by && !this.#sort.down };
-    this.#arrange();
+    this.#anew();
     this.#heads();
     this.head.querySelector(`[data-by="${by}"]`)?.focus();
   }
@@ -203,6 +209,7 @@ export class JobsView {
   #update(element, name, index) {
     const job = this.#model.jobs.get(name);
     element.setAttribute("aria-rowindex", index + 2);
+    element.classList.toggle("open", name === this.#acts.opened());
     if (!job) return;
     if (element.made !== job || element.control !== this.#model.mayControl) this.#fill(element, job);
     this.#times(element, job);
@@ -212,7 +219,7 @@ export class JobsView {
     element.made = job;
     element.control = this.#model.mayControl;
     const [state, name, schedule, lastRun, , recent, acts] = element.children;
-    element.className = `row ${STATES[job.state].tone}`;
+    element.className = `row is-${STATES[job.state].tone}${job.state === "off" ? " dimmed" : ""}${job.name === this.#acts.opened() ? " open" : ""}`;
     put(state, chip(job.state), job.state === "skipped" ? h("span", { class: "why", title: this.#model.reasons[job.last_run.skip_reason] ?? null }, job.last_run.skip_reason) : null);
     text(name.children[1], job.command);
     name.children[1].title = job.command;
@@ -255,7 +262,7 @@ export class JobsView {
     text(count, countdown);
     if (at.dataset.due !== String(there)) {
       at.dataset.due = String(there);
-      put(at, there === null ? null : time(there, time(there).textContent.slice(there - Date.now() > 86_400_000 ? 5 : 11, -4)));
+      put(at, there === null ? null : time(there, when(there).slice(there - now() > 72_000_000 ? 5 : 11, 19)));
     }
   }
 }
@@ -263,10 +270,10 @@ export class JobsView {
 /** When it is due: in words, and as a time (ms) or null. */
 export function nextWords(job) {
   if (!job.enabled) return ["–", null];
-  if (job.retry) return [`retry ${job.retry.attempt} in ${span((Date.parse(job.retry.nextRetryAt) - Date.now()) / 1000)}`, Date.parse(job.retry.nextRetryAt)];
+  if (job.retry) return [`retry ${job.retry.attempt} in ${span((Date.parse(job.retry.nextRetryAt) - now()) / 1000)}`, Date.parse(job.retry.nextRetryAt)];
   if (job.never_fires) return ["never again", null];
   if (job.due === null) return [job.rebootPending ? "waits for an owner" : "at a start only", null];
-  const left = (job.due - Date.now()) / 1000;
+  const left = (job.due - now()) / 1000;
   if (left <= 0) return ["due now", job.due];
   return [`in ${span(left + 0.999)}`, job.due];
 }

@@ -1,7 +1,7 @@
 // The view of the last 24 hours: a strip for each job, in which every piece shows the worst that happened in it.
 
 import { h, put } from "./dom.js";
-import { clock, span, when } from "./format.js";
+import { clock, now, span, when } from "./format.js";
 import { OUTCOMES } from "./model.js";
 import { Rows } from "./rows.js";
 
@@ -64,8 +64,7 @@ export class TimelineView {
   }
 
   #draw() {
-    const now = Date.now();
-    const first = Math.floor(now / SPAN) * SPAN - (PIECES - 1) * SPAN;
+    const first = Math.floor(now() / SPAN) * SPAN - (PIECES - 1) * SPAN;
     const total = Array.from({ length: PIECES }, () => []);
     this.#strips = new Map();
     for (const [name, runs] of Object.entries(this.#activity.jobs)) {
@@ -78,8 +77,8 @@ export class TimelineView {
     }
     strip(this.all, total, first, "all jobs");
     put(this.scale, Array.from({ length: 7 }, (_, index) => h("span", {}, index === 6 ? "now" : clock(first + (index * HOURS * 3_600_000) / 6).slice(0, 5))));
-    const oldest = Math.min(...Object.values(this.#activity.jobs).flat().map((run) => Date.parse(run.started_at ?? run.finished_at)), now);
-    put(this.note, this.#strips.size ? `${this.#strips.size} jobs ran on this node; what it remembers reaches back ${span((now - oldest) / 1000)}. A piece is 15 minutes and shows the worst of them.` : "Nothing ran on this node in the last 24 hours.");
+    const oldest = Math.min(...Object.values(this.#activity.jobs).flat().map((run) => Date.parse(run.started_at ?? run.finished_at)), now());
+    put(this.note, this.#strips.size ? `${this.#strips.size} jobs ran on this node; what it remembers reaches back ${span((now() - oldest) / 1000)}. A piece is 15 minutes and shows the worst of them.` : "Nothing ran on this node in the last 24 hours.");
     this.first = first;
     const items = [...this.#strips].sort(([a, one], [b, two]) => two.failed - one.failed || a.localeCompare(b, "en", { numeric: true }));
     this.rows.items = items.map(([name, found]) => ({ key: name, found }));

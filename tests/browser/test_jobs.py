@@ -1,0 +1,189 @@
+"""The table of jobs and the drawer of one, in a real browser on a real daemon."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+
+def rows(page: Page) -> Any:
+    return page.locator("[role=row][data-job]")
+
+
+def row(page: Page, name: str) -> Any:
+    return page.locator(f'[role=row][data-job="{name}"]')
+
+
+def fulfilled(page: Page, path: str, value: Any) -> None:
+    """Let the page believe that the node says ``value`` at ``path``."""
+    body = json.dumps(value)
+    page.route(f"**/{path}", lambda route: route.fulfill(body=body, content_type="application/json"))
+
+
+def test_a_node_without_jobs_says_so(node: Any, open_page: Any) -> None:
+    page = open_page("about:blank")
+    fulfilled(page, "jobs", [])
+    page.goto(node.url)
+    expect(page.get_by_text("This node has no jobs yet.")).to_be_visible()
+    expect(page.locator("#link")).to_have_text("live")
+    expect(page.locator("#lead")).to_have_text("single node")
+
+
+def test_a_run_is_started_followed_searched_and_cancelled(node: Any, open_page: Any) -> None:
+    page = open_page(node.url)
+    expect(row(page, "long")).to_contain_text("no run yet")
+    row(page, "long").get_by_role("button", name="Run long").click()
+    expect(page.locator("#toasts")).to_contain_text("Started long")
+    expect(row(page, "long")).to_contain_text("running")
+    row(page, "long").get_by_role("button", name="Log of long").click()
+    lines = page.locator(".lines .what")
+    expect(lines).to_have_count(201)
+    expect(page.locator(".lines .fg1")).to_have_text("red")
+    expect(page.locator(".s-stderr .what")).to_have_text("red")
+    expect(page.locator(".lines .line").last).to_be_in_viewport()  # followed to its end
+    page.get_by_label("Search the log").fill("line 1[59]$")
+    expect(page.locator(".found")).to_have_text("2 of 2 lines")
+    expect(page.locator(".line.now")).to_contain_text("line 19")
+    page.keyboard.press("Enter")
+    expect(page.locator(".line.now")).to_contain_text("line 15")
+    expect(page.get_by_label("follow")).not_to_be_checked()
+    page.locator("#drawer").get_by_role("button", name="Cancel").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the run").click()
+    expect(page.locator("#drawer .chip").first).to_have_text("cancelled")
+    assert node.get("jobs/long")["last_run"]["outcome"] == "cancelled"
+
+
+def test_a_job_is_paused_with_a_note_and_resumed_by_keyboard_alone(node: Any, open_page: Any) -> None:
+    page = open_page(node.url)
+    expect(row(page, "a")).to_be_visible()
+    row(page, "a").locator(".name").focus()
+    page.keyboard.press("p")
+    expect(page.get_by_label("For")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.type("disk is full")
+    page.keyboard.press("Enter")
+    expect(row(page, "a")).to_contain_text("paused")
+    expect(row(page, "a")).to_contain_text("disk is full")
+    assert node.get("jobs/a")["paused"]["note"] == "disk is full"
+    expect(row(page, "a").locator(".name")).to_be_focused()  # where the keyboard was before
+    page.keyboard.press("p")
+    expect(row(page, "a")).not_to_contain_text("paused")
+    assert node.get("jobs/a")["paused"] is None
+
+
+def test_the_log_goes_on_with_the_next_run_that_the_schedule_starts(node: Any, open_page: Any) -> None:
+    page = open_page(f"{node.url}#/jobs/job/ticker/log")
+    expect(page.locator(".lines")).to_contain_text("tick")
+    expect(page.locator(".s-note").first).to_contain_text("run ")
+    page.get_by_role("tab", name="History").click()
+    expect(page.locator("#panel tbody tr").first).to_contain_text("schedule")
+
+
+def test_the_drawer_tells_history_schedule_and_why(node: Any, open_page: Any) -> None:
+    page = open_page(f"{node.url}#/jobs/job/spring/details")
+    panel = page.get_by_role("tabpanel")
+    expect(panel).to_contain_text("Europe/Berlin")
+    page.locator("#drawer").get_by_role("button", name="Run now").click()
+    page.get_by_role("tab", name="History").click()
+    expect(panel.locator("tbody tr")).to_contain_text("manual")
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Schedule")).to_be_focused()
+    expect(panel).to_contain_text("at 02:30 on day 28 of the month in March")
+    expect(panel.locator("tbody tr")).to_have_count(10)
+    moved = panel.locator("tbody tr").filter(has_text="2027-03-28 01:00:00 UTC")
+    expect(moved).to_contain_text("2027-03-28 03:00:00 CEST")
+    expect(moved).to_contain_text("DST clocks go forward")
+    page.get_by_role("tab", name="Why").click()
+    expect(panel).to_contain_text("somebody asked for it (manual)")
+    page.go_back()
+    expect(page.get_by_role("tab", name="Schedule")).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Escape")
+    expect(page.locator("#drawer")).to_be_hidden()
+
+
+def test_the_keyboard_filters_searches_and_moves(node: Any, open_page: Any) -> None:
+    page = open_page(node.url)
+    row(page, "bad").get_by_role("button", name="Run bad").click()
+    expect(row(page, "bad")).to_contain_text("exit 3")
+    expect(page).to_have_title(f"(1 failing) {node.get('summary')['node_name']} · cronstable")
+    page.locator("#main").focus()
+    page.keyboard.press("2")
+    expect(rows(page)).to_have_count(1)
+    expect(row(page, "bad")).to_be_visible()
+    page.keyboard.press("6")
+    expect(row(page, "idle")).to_be_visible()
+    expect(rows(page)).to_have_count(1)
+    page.keyboard.press("1")
+    page.keyboard.press("/")
+    expect(page.locator("#search")).to_be_focused()
+    page.keyboard.type("spri march")
+    expect(rows(page)).to_have_count(1)
+    page.keyboard.press("ArrowDown")
+    expect(row(page, "spring").locator(".name")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#drawer h2")).to_have_text("spring")
+    expect(page.locator("#drawer h2")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(row(page, "spring").locator(".name")).to_be_focused()
+    page.keyboard.press("/")
+    page.keyboard.press("Escape")
+    expect(rows(page)).to_have_count(7)
+    page.locator("#main").focus()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+
+
+@pytest.mark.parametrize("count", [1_000, 10_000])
+def test_of_many_jobs_only_those_in_sight_are_drawn_and_all_are_found(count: int, node: Any, open_page: Any) -> None:
+    entry = node.get("jobs/idle")
+    page = open_page("about:blank")
+    fulfilled(page, "jobs", [{**entry, "name": f"job-{number:05}"} for number in range(count)])
+    page.goto(node.url)
+    expect(page.get_by_role("table", name="Jobs")).to_have_attribute("aria-rowcount", str(count + 1))
+    assert 0 < rows(page).count() < 60
+    page.locator("#main").focus()
+    page.keyboard.press("j")
+    page.keyboard.press("End")
+    last = f"job-{count - 1:05}"
+    expect(row(page, last).locator(".name")).to_be_focused()
+    expect(row(page, last)).to_be_in_viewport()
+    assert rows(page).count() < 60
+    page.get_by_role("columnheader", name="Job").get_by_role("button").click()
+    expect(row(page, last)).to_be_in_viewport()  # the other way round it is the first
+    page.locator("#search").fill(str(count - 7))
+    expect(rows(page)).to_have_count(1)
+    expect(page.get_by_text(f"1 of {count} jobs")).to_be_attached()
+
+
+def test_a_column_sorts_both_ways_and_says_so(node: Any, open_page: Any) -> None:
+    page = open_page(node.url)
+    heading = page.get_by_role("columnheader", name="Next")
+    heading.get_by_role("button").click()
+    expect(heading).to_have_attribute("aria-sort", "ascending")
+    expect(heading.get_by_role("button")).to_be_focused()
+    expect(rows(page).first).to_contain_text("ticker")
+    heading.get_by_role("button").click()
+    expect(heading).to_have_attribute("aria-sort", "descending")
+    expect(rows(page).last).to_contain_text("ticker")
+
+
+def test_a_reload_that_fails_is_a_banner_with_file_and_line_until_one_succeeds(node: Any, open_page: Any) -> None:
+    page = open_page(node.url)
+    good = node.config.read_text("utf-8")
+    node.config.write_text(good + "\nnonsense: 1\n", encoding="utf-8")
+    node.signal(signal.SIGHUP)
+    banner = page.locator(".banner")
+    expect(banner).to_contain_text("The configuration could not be read again")
+    expect(banner).to_contain_text(f"{node.config.name}:{len(good.splitlines()) + 2}:1")
+    expect(rows(page)).to_have_count(7)
+    node.config.write_text(good.replace("name: idle", "name: another"), encoding="utf-8")
+    node.signal(signal.SIGHUP)
+    expect(banner).to_have_count(0)
+    expect(row(page, "another")).to_be_visible()
+    node.config.write_text(good, encoding="utf-8")
+    node.signal(signal.SIGHUP)
+    expect(row(page, "idle")).to_be_visible()
