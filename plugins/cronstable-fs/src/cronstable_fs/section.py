@@ -189,6 +189,19 @@ class Section:
             disk.unlink_quietly(self._fs, self._temporary)
         disk.sync_directory(self._fs, directory, self._platform)
 
+    def put_reserved(self, directory: str, path: str, data: bytes) -> None:
+        """Reserve ``path`` with an empty file and put ``data`` there; ``FileExistsError`` when it is taken. Durable."""
+        disk.create_file(self._fs, self._temporary, data)
+        try:
+            self._prove_lock(written=False)
+            self._attempt.commit()
+            disk.create_file(self._fs, path, b"")
+            self._fs.replace(self._temporary, path)
+        except OSError:
+            disk.unlink_quietly(self._fs, self._temporary)
+            raise
+        disk.sync_directory(self._fs, directory, self._platform)
+
     @property
     def written(self) -> bool:
         """Whether a link or a rename was at least tried."""

@@ -29,7 +29,7 @@ from cronstable_fs.section import Attempt
 from cronstable_fs.state_documents import DocumentShelf
 from cronstable_fs.state_inspect import Inspection, Piece
 from cronstable_fs.state_layout import StateLayout
-from cronstable_fs.state_records import StreamShelf
+from cronstable_fs.state_records import NoLinksError, StreamShelf
 from cronstable_fs.state_settings import StateSettings
 
 LANE: Final = "cronstable-fs-state"
@@ -77,6 +77,7 @@ class FilesystemStateStore:
         self._leases: dict[str, FilesystemLeaseStore] = {}
         self._mount: Mount | None = None
         self._warned = False
+        self._no_links = False
 
     # -- StateStore
 
@@ -94,7 +95,18 @@ class FilesystemStateStore:
 
     async def append(self, stream: str, data: bytes) -> str:
         """See ``StateStore.append``."""
-        return await self._healing(f"append to {stream!r}", lambda attempt: self._streams.append(attempt, stream, data))
+        what = f"append to {stream!r}"
+        if not self._no_links:
+            try:
+                return await self._healing(what, lambda attempt: self._streams.append(attempt, stream, data))
+            except NoLinksError:
+                self._no_links = True
+        mark = self._host.ids.token()
+        return await self._access.locked(
+            what,
+            self._streams.place(stream),
+            lambda section: self._streams.append_locked(section, stream, data, mark),
+        )
 
     async def read(self, stream: str, *, limit: int | None = None, after: str = "") -> Sequence[StoredRecord]:
         """See ``StateStore.read``."""
@@ -225,11 +237,12 @@ class FilesystemStateStore:
             for _ in range(disk.STALE_RETRIES):
                 try:
                     return call(attempt)
-                except FileNotFoundError:
-                    self._access.restore_directories()
                 except OSError as error:
-                    if error.errno != errno.ESTALE:
+                    # A write that may have landed is not made twice.
+                    if attempt.written or error.errno not in (errno.ENOENT, errno.ESTALE):
                         raise
+                    if error.errno == errno.ENOENT:
+                        self._access.restore_directories()
                 attempt.insist()
             return call(attempt)
 

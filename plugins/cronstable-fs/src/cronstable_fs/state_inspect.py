@@ -14,7 +14,7 @@ from cronstable_fs.layout import decode_name, encode_name
 from cronstable_fs.probe import LITTER_AGE, litter
 from cronstable_fs.seal import MAX_FILE, Damaged, unseal
 from cronstable_fs.state_documents import DocumentShelf
-from cronstable_fs.state_layout import DIGITS, FLOOR, MAYBE_EMPTY, NAME, RECORD, StateLayout, is_name
+from cronstable_fs.state_layout import DIGITS, FLOOR, LOCK, MAYBE_EMPTY, NAME, RECORD, StateLayout, is_name
 from cronstable_fs.state_records import StreamShelf
 
 Piece: TypeAlias = Callable[[float, bool], Iterator[Damage]]
@@ -62,7 +62,7 @@ class Inspection:
 
     def _stream(self, entry: str, now: float, repair: bool) -> Iterator[Damage]:
         directory, what = os.path.join(self._layout.records, entry), f"records/{entry}"
-        if entry.endswith(MAYBE_EMPTY):
+        if entry.endswith((MAYBE_EMPTY, LOCK)):
             return
         try:
             inside = sorted(self._fs.listdir(directory))
@@ -74,7 +74,8 @@ class Inspection:
             return
         name = self._streams.name_of(entry)
         if name is None:
-            yield self._foreign(directory, what, repair)
+            if inside or entry + MAYBE_EMPTY not in self._fs.listdir(self._layout.records):
+                yield self._foreign(directory, what, repair)
             return
         for file in inside:
             yield from self._in_stream(name, directory, file, now, repair)
@@ -104,7 +105,7 @@ class Inspection:
     def _all_documents(self, now: float, repair: bool) -> Iterator[Damage]:
         for file in sorted(self._fs.listdir(self._layout.documents)):
             path, what = os.path.join(self._layout.documents, file), f"docs/{file}"
-            if file.endswith(".lock"):
+            if file.endswith(LOCK):
                 continue
             if not file.endswith(RECORD):
                 yield self._foreign(path, what, repair)
@@ -123,7 +124,7 @@ class Inspection:
     def _all_leases(self, now: float, repair: bool) -> Iterator[Damage]:
         for file in sorted(self._fs.listdir(self._layout.leases)):
             path, what = os.path.join(self._layout.leases, file), f"leases/{file}"
-            if file.endswith(".lock"):
+            if file.endswith(LOCK):
                 continue
             if file.startswith(".probe-") and self._age(path, now) < LITTER_AGE:
                 continue

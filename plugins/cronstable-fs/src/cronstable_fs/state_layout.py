@@ -15,6 +15,8 @@ FLOOR: Final = ".low"
 """Of a file without content in a stream's directory: names up to its number were given already."""
 MAYBE_EMPTY: Final = ".empty"
 """Of a file beside a stream's directory: there may be no record in it."""
+LOCK: Final = ".lock"
+"""Of a mutex beside a stream's directory, a document or a lease."""
 NAME: Final = "name"
 """In the directory of a stream whose name was too long for one: the name."""
 
@@ -54,7 +56,7 @@ class StateLayout:
     def document(self, name: str) -> Place:
         """The file of a document and its lock."""
         path = os.path.join(self.documents, encode_name(name))
-        return Place(self.documents, f"{path}{RECORD}", f"{path}.lock", self.tmp, MAX_FILE)
+        return Place(self.documents, f"{path}{RECORD}", f"{path}{LOCK}", self.tmp, MAX_FILE)
 
     def lease(self, name: str) -> Layout:
         """A lease. It has neither marks nor claims, so their places are never looked at."""
@@ -68,7 +70,7 @@ class StateLayout:
             claims=nowhere,
             entries=nowhere,
             lease=f"{path}.lease",
-            lock=f"{path}.lock",
+            lock=f"{path}{LOCK}",
         )
 
     def temporary(self, unique: str) -> str:

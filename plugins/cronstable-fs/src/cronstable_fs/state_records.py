@@ -16,11 +16,14 @@ from typing import Final
 
 from cronstable.api import FileSystem, StoredRecord
 from cronstable_fs import disk
-from cronstable_fs.layout import decode_name, encode_name
+from cronstable_fs.layout import Place, decode_name, encode_name
 from cronstable_fs.seal import MAX_FILE, Damaged, Sealed, seal, unseal
-from cronstable_fs.section import Attempt
-from cronstable_fs.state_layout import DIGITS, FLOOR, MAYBE_EMPTY, NAME, RECORD, StateLayout, is_name
+from cronstable_fs.section import Attempt, Section
+from cronstable_fs.state_layout import DIGITS, FLOOR, LOCK, MAYBE_EMPTY, NAME, RECORD, StateLayout, is_name
 
+_LENGTH: Final = DIGITS + len(RECORD)
+_FEW: Final = 3
+"""A record, a floor and a name: what the directory of a stream has that was empty before."""
 TRIES: Final = 1000
 """For a number: each failure means that another record landed."""
 
@@ -36,6 +39,10 @@ class Listing:
     def highest(self) -> int:
         """The highest number that was ever given out, as far as this listing knows."""
         return max(self.floor, int(self.names[-1]) if self.names else 0)
+
+
+class NoLinksError(Exception):
+    """The mount has no hard links: append under a lock."""
 
 
 class StreamShelf:
@@ -76,41 +83,62 @@ class StreamShelf:
         known = self._last.get(stream)
         number = (known if known is not None else self.listing(directory).highest) + 1
         began = False
+        if decode_name(encode_name(stream)) is None and self.name_of(encode_name(stream)) is None:
+            # Also when the process that made the directory died before it could write the name there.
+            self._begin(stream, directory)
         for _ in range(TRIES):
             path = os.path.join(directory, f"{number:0{DIGITS}d}{RECORD}")
             attempt.commit()
             try:
-                self._publish(temporary, path, file)
+                self._fs.link(temporary, path)
             except FileExistsError:
                 if self._read(path) != file:
                     number = max(number, self._fresh_listing(directory).highest) + 1
                     continue
             except FileNotFoundError:
+                # Nothing came of it, and there is another ``commit`` before the next try.
+                attempt.written = False
                 self._begin(stream, directory)
                 began = True
                 continue
+            except OSError as error:
+                if error.errno in disk.NO_LINKS:
+                    raise NoLinksError from error
+                raise
             disk.sync_directory(self._fs, directory, self._platform)
-            listing = self.listing(directory)
-            if listing.floor < number:
-                if began or len(listing.names) == 1:
+            entries = self._entries(directory)
+            floor = _floor(entries)
+            if floor < number:
+                if began or len(entries) <= _FEW:
                     disk.unlink_quietly(self._fs, f"{directory}{MAYBE_EMPTY}")
                 return number
             # It was given out before, and its record dropped, while this append was on its way.
             disk.unlink_quietly(self._fs, path)
-            number = max(listing.highest, number) + 1
+            number = max(floor, number) + 1
         raise OSError(errno.EAGAIN, f"no number was free after {TRIES} tries", directory)
 
-    def _publish(self, temporary: str, path: str, file: bytes) -> None:
-        """Give the bytes their name, only if that is free. Where there are no hard links, an empty file reserves it."""
-        try:
-            self._fs.link(temporary, path)
-        except OSError as error:
-            if error.errno not in disk.NO_LINKS:
-                raise
-            disk.create_file(self._fs, path, b"")
-            again = self._layout.temporary(self._unique())
-            disk.create_file(self._fs, again, file)
-            self._fs.replace(again, path)
+    def append_locked(self, section: Section, stream: str, data: bytes, mark: str) -> str:
+        """Add a record where there are no hard links, under a lock; may be called again after a failure.
+
+        An empty file reserves the number, so that a lock which the server forgot costs the order and no record. Until
+        the bytes are there a reader takes it for a record that was dropped.
+        """
+        directory, file = self._layout.stream(stream), seal(Sealed(data, mark))
+        listing = self.listing(directory)
+        if listing.names and self._read(os.path.join(directory, f"{listing.names[-1]}{RECORD}")) == file:
+            return listing.names[-1]
+        if not listing.highest:
+            self._begin(stream, directory)
+        name = f"{listing.highest + 1:0{DIGITS}d}"
+        section.put_reserved(directory, os.path.join(directory, f"{name}{RECORD}"), file)
+        if len(listing.names) == 0:
+            disk.unlink_quietly(self._fs, f"{directory}{MAYBE_EMPTY}")
+        return name
+
+    def place(self, stream: str) -> Place:
+        """The lock of a stream, for ``append_locked``."""
+        directory = self._layout.stream(stream)
+        return Place(directory, os.path.join(directory, NAME), f"{directory}{LOCK}", self._layout.tmp, MAX_FILE)
 
     def _begin(self, stream: str, directory: str) -> None:
         """Make the directory of a stream, which counts as empty until a record is in it."""
@@ -174,22 +202,20 @@ class StreamShelf:
         name = decode_name(entry)
         if name is not None:
             return name
-        if entry.endswith(MAYBE_EMPTY):
+        if entry.endswith((MAYBE_EMPTY, LOCK)):
             return None
-        file = self._read(os.path.join(self._layout.records, entry, NAME))
+        try:
+            file = self._read(os.path.join(self._layout.records, entry, NAME))
+        except NotADirectoryError:
+            return None
         opened = unseal(file) if file is not None else None
         return opened.name if isinstance(opened, Sealed) and encode_name(opened.name) == entry else None
 
     def listing(self, directory: str) -> Listing:
         """What is in a stream's directory."""
-        names, floor = [], 0
-        for entry in self._entries(directory):
-            stem, suffix = entry[:DIGITS], entry[DIGITS:]
-            if is_name(stem) and suffix == RECORD:
-                names.append(stem)
-            elif is_name(stem) and suffix == FLOOR:
-                floor = max(floor, int(stem))
-        return Listing(tuple(sorted(names)), floor)
+        entries = self._entries(directory)
+        names = [e[:DIGITS] for e in entries if len(e) == _LENGTH and e.endswith(RECORD) and is_name(e[:DIGITS])]
+        return Listing(tuple(sorted(names)), _floor(entries))
 
     # -- drop
 
@@ -259,7 +285,14 @@ class StreamShelf:
     def _entries(self, directory: str) -> list[str]:
         try:
             return self._fs.listdir(directory)
+        except NotADirectoryError:
+            return []
         except FileNotFoundError:
             # No such stream, or no store at all: an unmounted share has no streams, but it is not without them.
             self._fs.listdir(self._layout.records)
             return []
+
+
+def _floor(entries: list[str]) -> int:
+    """The highest number that a floor in a stream's directory names."""
+    return max((int(e[:DIGITS]) for e in entries if e.endswith(FLOOR) and is_name(e[:DIGITS])), default=0)
