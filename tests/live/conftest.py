@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 TTL = 5
-TAKEOVER_BOUND = TTL + 1 + max(1.0, TTL / 3)
-"""L1 for the filesystem backend (DESIGN 6), in seconds."""
 PER_SECOND = "* * * * * * *"
 SLACK = 5.0
 """For a busy two-core machine; what is measured belongs in benchmarks, these tests only must not hang."""
@@ -95,6 +97,7 @@ class Fleet:
 
     def __init__(self, directory: Path, count: int, backend_of: Callable[[int], str], jobs: str) -> None:
         self.stamps = directory / "stamps"
+        self.since = 0.0
         self.nodes: list[Node] = []
         self._stop = threading.Event()
         for i, port in enumerate(free_ports(count)):
@@ -165,6 +168,22 @@ class Fleet:
         rows = [line.split() for line in self.stamps.read_text().splitlines()]
         return [(r[0], r[1], float(r[2])) for r in rows if len(r) == 3]
 
+    def heal(self) -> None:
+        """Start what is dead and wake what is frozen."""
+        for node in self.nodes:
+            if node.alive:
+                node.send(signal.SIGCONT)
+            else:
+                node.start()
+
+    def account(self) -> tuple[set[str], Counter[str]]:
+        """Every second from the first start of this story to the last, and how often each was started."""
+        since = _written(datetime.fromtimestamp(self.since, UTC))
+        starts = Counter(scheduled for _, scheduled, _ in self.occurrences() if scheduled >= since)
+        times = sorted(datetime.fromisoformat(text) for text in starts)
+        seconds = int((times[-1] - times[0]).total_seconds())
+        return {_written(times[0] + timedelta(seconds=n)) for n in range(seconds)}, starts
+
     def stop(self) -> None:
         self._stop.set()
         for node in self.nodes:
@@ -176,6 +195,10 @@ class Fleet:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(10)
+
+
+def _written(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _spans(answers: list[tuple[float, bool]]) -> list[tuple[float, float]]:
@@ -209,6 +232,170 @@ STAMP = (
 )
 
 
+class Store(Protocol):
+    """What a fleet elects over. ``bound``: seconds within which a dead leader is replaced (DESIGN 6, L1)."""
+
+    bound: float
+
+    def section(self, i: int) -> str:
+        """Backend and section of node i, as YAML below ``cluster``."""
+        ...
+
+    def take_away(self) -> None: ...
+    def give_back(self) -> None: ...
+    def records(self) -> list[bytes]:
+        """The claim log as it stands."""
+        ...
+
+
+def written_off(store: Store) -> set[str]:
+    """What the log itself calls claimed and not started."""
+    skips = [skip for record in store.records() for skip in json.loads(record).get("x", [])]
+    return {_written(datetime.fromtimestamp(at, UTC)) for _, at, reason in skips if reason == "claimed-not-started"}
+
+
+class Directory:
+    """A shared directory."""
+
+    bound = TTL + 1 + max(1.0, TTL / 3)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._away = path.with_name("away")
+        path.mkdir(exist_ok=True)
+
+    def section(self, i: int) -> str:
+        return f"  backend: filesystem\n  filesystem:\n    path: {self.path}\n    ttl: {TTL}\n"
+
+    def take_away(self) -> None:
+        os.rename(self.path, self._away)
+        self.path.write_text("")
+
+    def give_back(self) -> None:
+        self.path.unlink()
+        os.rename(self._away, self.path)
+
+    def records(self) -> list[bytes]:
+        return [record.read_bytes() for record in self.path.glob("default/claims/*/" + "[0-9]" * 12)]
+
+
+class Etcd:
+    """One member on free ports, whose data outlives its process."""
+
+    bound = TTL + 2.0
+    election = "live/leader"
+
+    def __init__(self, binary: str, directory: Path) -> None:
+        self._binary, self._directory = binary, directory
+        self.port, self._peer_port = free_ports(2)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def section(self, i: int) -> str:
+        where = f"    endpoints:\n      - {self.url}\n    electionName: {self.election}\n    ttl: {TTL}\n"
+        return f"  backend: etcd\n  etcd:\n{where}"
+
+    def give_back(self) -> None:
+        peer = f"http://127.0.0.1:{self._peer_port}"
+        command = [self._binary, "--name", "m", "--data-dir", str(self._directory / "etcd"), "--log-level", "error"]
+        command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
+        command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"m={peer}"]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=None)
+
+    def take_away(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+
+    def call(self, path: str, body: dict[str, str]) -> dict[str, Any] | None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("POST", path, json.dumps(body))
+            found: dict[str, Any] = json.loads(connection.getresponse().read())
+            return found
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+        finally:
+            connection.close()
+
+    def values(self, key: bytes, end: bytes = b"") -> list[bytes]:
+        """What stands at ``key``, or from it to before ``end``."""
+        body = {"key": base64.b64encode(key).decode(), "range_end": base64.b64encode(end).decode()}
+        found = self.call("/v3/kv/range", body) or {}
+        return [base64.b64decode(kv["value"]) for kv in found.get("kvs", [])]
+
+    def records(self) -> list[bytes]:
+        log = f"{self.election}/log/".encode()
+        return self.values(log, log[:-1] + b"0")
+
+    @property
+    def leader(self) -> str | None:
+        """What ``etcdctl get`` shows."""
+        return next((value.decode() for value in self.values(self.election.encode())), None)
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """A real etcd, or a skip that says what is missing."""
+    binary = shutil.which("etcd") or shutil.which("etcd", path="/usr/bin")
+    if binary is None:
+        pytest.skip("no etcd on this machine: Debian's etcd-server makes these tests run")
+    server = Etcd(binary, tmp_path_factory.mktemp("etcd"))
+    server.give_back()
+    try:
+        wait_until(lambda: server.call("/v3/kv/range", {"key": "eA=="}), 30, "etcd to answer")
+        yield server
+    finally:
+        server.take_away()
+
+
+@pytest.fixture(scope="module", params=["filesystem", "etcd"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Each store that keeps claims."""
+    if request.param == "filesystem":
+        return Directory(tmp_path_factory.mktemp("store") / "shared")
+    made: Store = request.getfixturevalue("etcd")
+    return made
+
+
+@pytest.fixture(scope="module")
+def standing_fleet(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Three daemons over ``store`` that stay for all stories of a module: a start and a fresh log cost ten seconds."""
+    fleet = Fleet(tmp_path_factory.mktemp("fleet"), 3, store.section, STAMP_FACTS)
+    try:
+        fleet.start()
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+@pytest.fixture
+def fleet(standing_fleet: Fleet) -> Iterator[Fleet]:
+    """The standing fleet, whole and at work, whatever became of it in the story before; its story begins here."""
+    fleet = standing_fleet
+    fleet.heal()
+    fleet.wait_until_whole()
+    count = len(fleet.occurrences())
+    # A log that just began starts nothing for five seconds.
+    wait_until(lambda: len(fleet.occurrences()) >= count + 2, 30, "an occurrence")
+    fleet.since = time.time()
+    yield fleet
+    for node in fleet.nodes:
+        print(f"--- {node.name}\n{node.log.read_text()[-4000:]}")
+
+
+STAMP_FACTS = (
+    "  - name: tick\n"
+    "    command: |\n"
+    '      echo "$NODE/$CRONSTABLE_FENCE/$CRONSTABLE_CATCHUP $CRONSTABLE_SCHEDULED_AT $(date +%s.%N)" >> STAMPS\n'
+    f'    schedule: "{PER_SECOND}"\n'
+    "    clusterPolicy: Leader\n"
+)
+
+
 @pytest.fixture
 def make_fleet(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
     """Build fleets that are stopped whatever happens; their logs are shown when a test fails."""
@@ -221,12 +408,8 @@ def make_fleet(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
         backend_of: Callable[[int], str] | None = None,
         jobs: str = STAMP,
     ) -> Fleet:
-        shared = tmp_path / "shared"
-        shared.mkdir(exist_ok=True)
-
         def over_files(i: int) -> str:
-            path = path_of(i) if path_of is not None else shared
-            return f"  backend: filesystem\n  filesystem:\n    path: {path}\n    ttl: {TTL}\n"
+            return Directory(path_of(i) if path_of is not None else tmp_path / "shared").section(i)
 
         fleet = Fleet(tmp_path, count, backend_of or over_files, jobs)
         made.append(fleet)
@@ -256,3 +439,9 @@ def waiting() -> Callable[[Callable[[], object], float, str], None]:
 def rounds() -> int:
     """How often a fault is repeated: a few times in CI, ten in ``make endurance``."""
     return int(os.environ.get("CRONSTABLE_ENDURANCE_ROUNDS", "2"))
+
+
+@pytest.fixture(name="written_off")
+def written_off_fixture() -> Callable[[Store], set[str]]:
+    """``written_off`` for test modules."""
+    return written_off

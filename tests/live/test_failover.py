@@ -1,14 +1,17 @@
-"""Three real daemons and one shared directory: kill, stop, freeze and starve them."""
+"""Three real daemons, one store, one occurrence a second: kill, stop and freeze the leader, take the store away.
+
+Each story is about who leads and about what becomes of the occurrences, on every backend that keeps claims.
+"""
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
-import os
 import signal
-import time
 from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,10 +19,149 @@ import pytest
 pytestmark = pytest.mark.integration
 
 TTL = 5.0
-TAKEOVER_BOUND = TTL + 1 + max(1.0, TTL / 3)
-SLACK = 5.0
+SLACK = 10.0
+"""For a busy two-core machine; what is measured belongs in benchmarks, these tests only must not hang."""
 
 Fleet = Any
+Store = Any
+Wait = Callable[[Callable[[], object], float, str], None]
+WrittenOff = Callable[[Store], set[str]]
+
+
+def runs(fleet: Fleet) -> list[tuple[str, int, bool, float]]:
+    """Node, fence, whether late, and when it ran."""
+    rows = [(who.split("/"), at) for who, _, at in fleet.occurrences() if at >= fleet.since]
+    return [(node, int(fence), late == "1", at) for (node, fence, late), at in rows]
+
+
+def grown(fleet: Fleet, by: int) -> Callable[[], object]:
+    """Whether so many more occurrences were started since."""
+    count = len(fleet.occurrences())
+    return lambda: len(fleet.occurrences()) >= count + by
+
+
+def assert_each_second_once(fleet: Fleet, unstarted: AbstractSet[str] = frozenset()) -> None:
+    """Nothing doubled, nothing lost but what the log itself writes off; fences never fall; never two leaders."""
+    due, starts = fleet.account()
+    assert [at for at, count in starts.items() if count > 1] == []
+    assert due - set(starts) <= unstarted
+    fences = [fence for _, fence, _, _ in runs(fleet)]
+    assert fences == sorted(fences)
+    assert fleet.two_leaders_at() == []
+
+
+def test_a_killed_leader_is_replaced_and_its_occurrences_are_caught_up(
+    fleet: Fleet, store: Store, waiting: Wait, rounds: int, written_off: WrittenOff
+) -> None:
+    for _ in range(rounds):
+        old = fleet.wait_for_leader(30)
+        old.send(signal.SIGKILL)
+        old.wait(10)
+        new = fleet.wait_for_leader(store.bound + SLACK, other_than=old)
+        assert new is not old
+        waiting(grown(fleet, 8), 30, "the new leader to catch up")
+        old.start()
+        fleet.wait_until_whole()
+    assert_each_second_once(fleet, written_off(store))
+    assert any(late for _, _, late, _ in runs(fleet)), "an outage of leaders that nobody had to catch up"
+    assert len({fence for _, fence, _, _ in runs(fleet)}) >= rounds
+
+
+def test_a_leader_that_is_told_to_stop_hands_over_at_once_and_loses_nothing(
+    fleet: Fleet, waiting: Wait, rounds: int
+) -> None:
+    for _ in range(rounds):
+        old = fleet.wait_for_leader(30)
+        old.send(signal.SIGTERM)
+        # Well within the ttl: the survivors saw the release, they did not wait for the lease to run out.
+        fleet.wait_for_leader(TTL - 1, other_than=old)
+        assert old.wait(20) == 0
+        waiting(grown(fleet, 3), 30, "the new leader to go on")
+        old.start()
+        fleet.wait_until_whole()
+    assert_each_second_once(fleet)
+
+
+def test_a_leader_frozen_past_its_lease_starts_nothing_when_it_wakes(
+    fleet: Fleet, store: Store, waiting: Wait, written_off: WrittenOff
+) -> None:
+    old = fleet.wait_for_leader(30)
+    old.send(signal.SIGSTOP)
+    new = fleet.wait_for_leader(store.bound + SLACK, other_than=old)
+    waiting(grown(fleet, 8), 30, "the new leader to catch up")
+    woken = datetime.now(UTC).timestamp()
+    old.send(signal.SIGCONT)
+    waiting(grown(fleet, 3), 30, "the new leader to go on")
+    assert [at for node, _, _, at in runs(fleet) if node == old.name and at > woken] == []
+    assert fleet.leaders() == [new]
+    assert_each_second_once(fleet, written_off(store))
+
+
+def test_a_store_that_is_away_for_ten_seconds_closes_the_gate_and_its_return_makes_everything_up(
+    fleet: Fleet, store: Store, waiting: Wait, written_off: WrittenOff
+) -> None:
+    fleet.wait_for_leader(30)
+    store.take_away()
+    gone = datetime.now(UTC).timestamp()
+    waiting(lambda: not fleet.leaders(), TTL + SLACK, "the leader to step down")
+    waiting(
+        lambda: not any((n.cluster() or {}).get("quorate") for n in fleet.nodes), 2 * TTL + SLACK, "quorum to lapse"
+    )
+    waiting(lambda: datetime.now(UTC).timestamp() > gone + 10, 15, "ten seconds")
+    count = len(fleet.occurrences())
+    store.give_back()
+    fleet.wait_until_whole(store.bound + 2 * SLACK)
+    waiting(lambda: len(fleet.occurrences()) >= count + 12, 30, "what was due meanwhile, and some more")
+    assert_each_second_once(fleet, written_off(store))
+
+
+# -- etcd alone -----------------------------------------------------------------------------------------------------
+
+
+only_etcd = pytest.mark.parametrize("store", ["etcd"], indirect=True)
+
+
+@only_etcd
+def test_an_etcd_that_is_back_before_the_deadline_changes_no_leader_and_costs_no_occurrence(
+    fleet: Fleet, store: Store, waiting: Wait
+) -> None:
+    (old,) = fleet.leaders()
+    store.take_away()
+    store.give_back()
+    waiting(lambda: store.leader == old.name, 30, "etcd to answer")
+    waiting(grown(fleet, int(TTL) + 1), 30, "a ttl's worth of occurrences")
+    assert fleet.leaders() == [old]
+    # The key is what an operator looks at, and names the only one who runs anything.
+    assert all(node.cluster()["leader"] == old.name for node in fleet.nodes)
+    assert old.cluster()["lease"]["leaseId"]
+    assert {node for node, _, _, _ in runs(fleet)} == {old.name}
+    assert len({fence for _, fence, _, _ in runs(fleet)}) == 1
+    assert_each_second_once(fleet)
+
+
+@only_etcd
+def test_a_leader_key_that_is_deleted_by_hand_begins_a_new_term_with_a_higher_fence(
+    fleet: Fleet, store: Store, waiting: Wait
+) -> None:
+    waiting(lambda: runs(fleet), 30, "an occurrence")
+    before = runs(fleet)[-1][1]
+    key = base64.b64encode(store.election.encode()).decode()
+    assert store.call("/v3/kv/deleterange", {"key": key})
+    waiting(lambda: runs(fleet)[-1][1] > before, 30, "an occurrence of the new term")
+    assert_each_second_once(fleet)
+
+
+# -- what does not depend on the store -------------------------------------------------------------------------------
+
+
+RETRYING = """\
+  - name: bad
+    command: 'echo "$NODE $CRONSTABLE_ATTEMPT $(date +%s.%N)" >> STAMPS; exit 3'
+    schedule: "0 0 1 1 *"
+    clusterPolicy: Leader
+    onFailure:
+      retry: {maximumRetries: -1, initialDelay: 15, maximumDelay: 15, backoffMultiplier: 1}
+"""
 
 
 def post(port: int, path: str) -> int:
@@ -36,52 +178,7 @@ def ask(port: int, method: str, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
-Wait = Callable[[Callable[[], object], float, str], None]
-
-
-@pytest.fixture
-def fleet(make_fleet: Callable[..., Fleet]) -> Fleet:
-    fleet = make_fleet()
-    fleet.start()
-    fleet.wait_until_whole()
-    return fleet
-
-
-def test_a_killed_leader_is_replaced_and_never_are_there_two(fleet: Fleet, rounds: int) -> None:
-    for _ in range(rounds):
-        old = fleet.wait_for_leader(30)
-        old.send(signal.SIGKILL)
-        old.wait(10)
-        new = fleet.wait_for_leader(TAKEOVER_BOUND + SLACK, other_than=old)
-        assert new is not old
-        old.start()
-        fleet.wait_until_whole()
-    assert fleet.two_leaders_at() == []
-
-
-def test_a_leader_that_is_told_to_stop_hands_over_at_once_and_exits_cleanly(fleet: Fleet, rounds: int) -> None:
-    for _ in range(rounds):
-        old = fleet.wait_for_leader(30)
-        old.send(signal.SIGTERM)
-        # Well within the ttl: the survivors saw the release, they did not wait for the lease to run out.
-        fleet.wait_for_leader(TTL - 1, other_than=old)
-        assert old.wait(20) == 0
-        old.start()
-        fleet.wait_until_whole()
-    assert fleet.two_leaders_at() == []
-
-
-RETRYING = """\
-  - name: bad
-    command: 'echo "$NODE $CRONSTABLE_ATTEMPT $(date +%s.%N)" >> STAMPS; exit 3'
-    schedule: "0 0 1 1 *"
-    clusterPolicy: Leader
-    onFailure:
-      retry: {maximumRetries: -1, initialDelay: 15, maximumDelay: 15, backoffMultiplier: 1}
-"""
-
-
-def test_a_retry_is_abandoned_by_a_node_that_lost_the_job_while_it_waited(
+def test_a_retry_is_abandoned_by_a_node_that_lost_the_job_while_it_waited_and_the_node_can_lead_again(
     make_fleet: Callable[..., Fleet], waiting: Wait
 ) -> None:
     fleet = make_fleet(jobs=RETRYING)
@@ -91,62 +188,15 @@ def test_a_retry_is_abandoned_by_a_node_that_lost_the_job_while_it_waited(
     assert post(old.port, "/jobs/bad/start") == 200
     waiting(lambda: "retry 1 in 15 s" in old.log.read_text(), 10, "the attempt to be waited for")
     old.send(signal.SIGSTOP)
-    fleet.wait_for_leader(TAKEOVER_BOUND + SLACK, other_than=old)
+    fleet.wait_for_leader(TTL + 4 + SLACK, other_than=old)
     old.send(signal.SIGCONT)
     waiting(lambda: "retry 1 is abandoned" in old.log.read_text(), 30, "the attempt to be abandoned")
     fleet.wait_until_whole()
     assert [(node, attempt) for node, attempt, _ in fleet.occurrences()] == [(old.name, "0")]
     rows = json.loads(ask(old.port, "GET", "/jobs/bad/runs")[1])["runs"]
     assert [row["outcome"] for row in rows] == ["cancelled", "failure"]
-
-
-def test_a_leader_frozen_past_its_lease_starts_nothing_when_it_wakes(fleet: Fleet, waiting: Wait) -> None:
-    old = fleet.wait_for_leader(30)
-    waiting(lambda: any(o[0] == old.name for o in fleet.occurrences()), 10, "the leader to run something")
-    old.send(signal.SIGSTOP)
-    frozen = time.time()
-    new = fleet.wait_for_leader(TAKEOVER_BOUND + SLACK, other_than=old)
-    waiting(lambda: time.time() > frozen + 2 * TTL, 3 * TTL, "twice the ttl")
-    woken = time.time()
-    old.send(signal.SIGCONT)
-    count = len(fleet.occurrences())
-    waiting(lambda: len(fleet.occurrences()) >= count + 3, 15, "the new leader to go on")
-    assert [o for o in fleet.occurrences() if o[0] == old.name and o[2] > woken] == []
-    assert fleet.leaders() == [new]
-    assert fleet.two_leaders_at() == []
-
-
-def test_every_occurrence_is_run_by_one_node_while_nothing_fails(fleet: Fleet, waiting: Wait) -> None:
-    waiting(lambda: len(fleet.occurrences()) >= 5, 20, "five occurrences")
-    times = [scheduled for _, scheduled, _ in fleet.occurrences()]
-    assert len(times) == len(set(times))
-    assert len({node for node, _, _ in fleet.occurrences()}) == 1
-
-
-def test_a_shared_directory_that_vanishes_closes_the_gate_and_its_return_opens_it(
-    fleet: Fleet, tmp_path: Path, waiting: Wait
-) -> None:
-    shared, away = tmp_path / "shared", tmp_path / "away"
-    fleet.wait_for_leader(30)
-    os.rename(shared, away)
-    shared.write_text("")
-    waiting(lambda: not fleet.leaders(), TTL + SLACK, "the leader to step down")
-    waiting(
-        lambda: not any((n.cluster() or {}).get("quorate") for n in fleet.nodes), 2 * TTL + SLACK, "quorum to lapse"
-    )
-    shared.unlink()
-    os.rename(away, shared)
-    fleet.wait_until_whole(TAKEOVER_BOUND + 2 * SLACK)
-    assert fleet.two_leaders_at() == []
-
-
-def test_a_daemon_that_loses_leadership_can_win_it_again_without_a_restart(fleet: Fleet, waiting: Wait) -> None:
-    first = fleet.wait_for_leader(30)
-    others = [n for n in fleet.nodes if n is not first]
-    first.send(signal.SIGSTOP)
-    fleet.wait_for_leader(TAKEOVER_BOUND + SLACK, other_than=first)
-    first.send(signal.SIGCONT)
+    others = [node for node in fleet.nodes if node is not old]
     for node in others:
         node.send(signal.SIGTERM)
         node.wait(20)
-    waiting(lambda: fleet.leaders() == [first], TAKEOVER_BOUND + SLACK, "the only node left to lead again")
+    waiting(lambda: fleet.leaders() == [old], TTL + 4 + SLACK, "the only node left to lead again")
