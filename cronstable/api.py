@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from cronstable.plugin.hookspecs import hookimpl
     from cronstable.plugin.protocols import (
         Actor,
+        Adjustable,
         Bounded,
         CancelRun,
         Claimant,
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
         Rng,
         Service,
         Shutdown,
+        SlotView,
         Started,
         StartRun,
         StateStatus,
@@ -139,6 +141,7 @@ if TYPE_CHECKING:
 __all__ = [
     "API_VERSION",
     "Actor",
+    "Adjustable",
     "Appended",
     "Bounded",
     "CancelRun",
@@ -247,6 +250,7 @@ __all__ = [
     "ServiceProvider",
     "Severity",
     "Shutdown",
+    "SlotView",
     "Span",
     "StartRun",
     "Started",
@@ -300,12 +304,12 @@ _HOMES = {
     "cronstable.plugin.errors": "InvalidSettings NotDelivered PluginError",
     "cronstable.plugin.hookspecs": "hookimpl",
     "cronstable.plugin.protocols": (
-        "Actor Bounded CancelRun Claimant ClaimLog Claims Command CommandOutcome Done Election "
+        "Actor Adjustable Bounded CancelRun Claimant ClaimLog Claims Command CommandOutcome Done Election "
         "ElectionContext FileSystem HeldTerm FleetReport Host HostSnapshot Http HttpResponse HttpStream "
         "HttpStreams Ids LeaderChange LeaseStore Message NoSuchJob Notifier Observable OpCount Pause ProcessEnd "
         "Processes "
         "QuorumLoss RebootLedger RebootMarks Refreshable Refused ReloadHealth Report Resume Rng Service Shutdown "
-        "Started StartRun StateStatus Threads"
+        "SlotView Started StartRun StateStatus Threads"
     ),
     "cronstable.plugin.secret": "SecretSource",
     "cronstable.plugin.state_store": "Damage Document Inspectable StateStore StoredRecord StoreInfo Topology",

@@ -60,6 +60,7 @@ class Reason(StrEnum):
     LOG_FULL = "log-full"
     OUTSIDE_WINDOW = "outside-window"
     RETRY_SETTLED = "retry-settled"
+    SLOT_HELD = "slot-held"
     STARTED_UNCLAIMED = "started-unclaimed"
     STARTING_DEADLINE = "starting-deadline"
     STORE_UNAVAILABLE = "store-unavailable"

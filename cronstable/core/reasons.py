@@ -49,6 +49,7 @@ _WORDS: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.LOG_FULL: "the claim log has no room",
         Reason.OUTSIDE_WINDOW: "it was too old when somebody could decide about it",
         Reason.RETRY_SETTLED: "another attempt was claimed, and is not wanted any more",
+        Reason.SLOT_HELD: "another node ran it, and its concurrencyScope is cluster",
         Reason.STARTED_UNCLAIMED: "this node started it while the store did not answer",
         Reason.STARTING_DEADLINE: "it was later than startingDeadlineSeconds allows",
         Reason.STORE_UNAVAILABLE: "the store did not answer, so that it could not be claimed or looked up",

@@ -304,6 +304,18 @@ class StateStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotView:
+    """The cluster-wide slot of a job, as this node knows it. ``held``: by this node, for ``refs`` runs of its own.
+
+    ``holder``: the node that runs the job, by name, None when nobody is known to.
+    """
+
+    held: bool
+    holder: str | None
+    refs: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostSnapshot:
     """The daemon at one instant. All mappings are immutable; ``jobs`` is in configuration order.
 
@@ -320,6 +332,7 @@ class HostSnapshot:
     ``fleet``: what was last published of all nodes, None when there is no channel between them.
     ``state``: the durable state, None without a ``state`` section.
     ``tally``: how often things happened here since the daemon started.
+    ``slots``: what is known of cluster-wide slots (``concurrencyScope: cluster``), by job.
     """
 
     version: str
@@ -348,6 +361,7 @@ class HostSnapshot:
     fleet: FleetReport | None = None
     state: StateStatus | None = None
     tally: Tally = field(default_factory=Tally)
+    slots: Mapping[str, SlotView] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class Host(Protocol):
@@ -430,7 +444,8 @@ class ElectionContext:
     """The ``cluster`` section as an election factory needs it.
 
     ``settings``: what the descriptor's ``parse`` returned. ``cluster``: the whole validated section.
-    ``job_set_id``: call it for the live id. ``connect_timeout`` in seconds.
+    ``job_set_id``: call it for the live id. ``connect_timeout`` in seconds. ``beside``: the keys of the section that
+    belong to services, such as ``observability``; a change of these alone does not restart an election.
     """
 
     backend: str
@@ -441,6 +456,7 @@ class ElectionContext:
     connect_timeout: Seconds = 10.0
     elect_leader: bool = True
     distribution: str = "single-leader"
+    beside: Mapping[str, Json] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @runtime_checkable
@@ -481,6 +497,15 @@ class Refreshable(Protocol):
 
         The host waits ``connect_timeout`` seconds at most, then decides on what ``view()`` says.
         """
+        ...
+
+
+@runtime_checkable
+class Adjustable(Protocol):
+    """Optional side of an ``Election`` that reads ``ElectionContext.beside``: it is told when that changed."""
+
+    def adjust(self, beside: Mapping[str, Json]) -> None:
+        """Go on under these. No I/O, no waiting, never raises."""
         ...
 
 

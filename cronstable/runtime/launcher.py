@@ -75,6 +75,18 @@ class Tracer(Protocol):
         ...
 
 
+class Slotkeeper(Protocol):
+    """Whoever sees to it that runs of one job do not overlap between nodes. Called on the loop."""
+
+    async def enter(self, job: Job, key: RunKey) -> Decision | None:
+        """A run is about to be spawned: None when it may be, else why not. May wait, and may be cancelled."""
+        ...
+
+    def leave(self, run_id: str) -> None:
+        """A run is over, or was not spawned after all; also called for those that did not enter."""
+        ...
+
+
 class Denied(Exception):
     """The permit to spawn was not given."""
 
@@ -154,6 +166,7 @@ class Launcher:
         self.listeners: tuple[RunListener, ...] = ()
         self.admission: Admission | None = None
         self.tracer: Tracer | None = None
+        self.slots: Slotkeeper | None = None
         self.complete: Callable[[RunRecord], RunRecord] = _as_it_is
         self.remembered: Callable[[RunRecord], None] = lambda record: None
         self.decided: Callable[[DecisionRecord], None] = lambda record: None
@@ -346,6 +359,8 @@ class Launcher:
                 await self._queue(flight)
             elif flight.ahead and not await self._evict(flight.ahead, job):
                 raise Denied(_forbidden("the run to be replaced did not end in time"))
+            if self.slots is not None:
+                await self._enter(self.slots, flight)
             traced = {} if self.tracer is None else self.tracer.begin(job, key)
             variables = {**flight.variables, **traced}
             request = RunRequest(key, job, flight.cancellation, variables, flight.first_run_id)
@@ -374,6 +389,13 @@ class Launcher:
             for other in flight.ahead:
                 await other.over()
         flight.queued = False
+
+    async def _enter(self, slots: Slotkeeper, flight: Flight) -> None:
+        refused: Decision | None = None
+        with flight.cancellation.scope():
+            refused = await slots.enter(flight.job, flight.key)
+        if refused is not None:
+            raise Denied(refused)
 
     async def _evict(self, victims: Sequence[Flight], job: Job) -> bool:
         for victim in victims:
@@ -417,6 +439,8 @@ class Launcher:
         self._live = None
 
     def _land(self, flight: Flight, record: RunRecord | None, refusal: Decision | None) -> None:
+        if self.slots is not None:
+            self.slots.leave(flight.key.run_id)
         self._remove(flight)
         if flight.on_over is not None:
             flight.on_over(refusal)

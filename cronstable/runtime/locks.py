@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import anyio
@@ -70,12 +70,24 @@ class StoreLeases:
 
     async def renew(self, name: str, grant: Grant) -> Observation | None:
         """Extend what is held; None as above."""
+        known = self.known(name, grant)
         nonce = self._nonce(name)
-        return await self._ask(name, lambda lease: lease.renew(grant, nonce=nonce))
+        return await self._ask(name, lambda lease: lease.renew(known, nonce=nonce))
+
+    def known(self, name: str, grant: Grant) -> Grant:
+        """``grant`` with the nonces of all writes whose fate is not known."""
+        return replace(grant, tried=self._wrote.get(name, ()))
 
     async def release(self, name: str, grant: Grant) -> None:
         """Let go; best effort."""
-        await self._ask(name, lambda lease: lease.release(grant, ()))
+        known = self.known(name, grant)
+        await self._ask(name, lambda lease: lease.release(known, ()))
+
+    async def release_own(self, name: str) -> None:
+        """Let go of what this process may hold without knowing; best effort."""
+        found = await self._ask(name, lambda lease: lease.observe())
+        if isinstance(found, Seen) and found.record.nonce in self.wrote(name):
+            await self.release(name, _grant_of(found))
 
     def wrote(self, name: str) -> AbstractSet[str]:
         """The nonces by which a record is known to be this process's own."""
@@ -90,10 +102,8 @@ class StoreLeases:
             sent = self._clock.now().boot
             found = await self.acquire(name, ttl, over)
             if isinstance(found, Seen) and found.record.nonce in self.wrote(name):
-                record = found.record
-                mine = Grant(record.holder, record.fence, record.nonce, record.ttl, record.expires_at)
                 sent = self._clock.now().boot
-                found = await self.renew(name, mine)
+                found = await self.renew(name, _grant_of(found))
             match found:
                 case Held(grant):
                     self._standing.pop(name, None)
@@ -136,3 +146,8 @@ class StoreLeases:
             except Exception:  # noqa: BLE001 - a plugin's store may cost a start, never the daemon
                 self._log.exception("state: a bug in the store met by the lease %s", name)
         return None
+
+
+def _grant_of(found: Seen) -> Grant:
+    record = found.record
+    return Grant(record.holder, record.fence, record.nonce, record.ttl, record.expires_at)
