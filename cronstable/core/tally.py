@@ -44,6 +44,12 @@ class Observed:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def join(self, other: Histogram) -> None:
+        """What was observed before, if it was counted in the same buckets."""
+        if other.bounds == self.bounds:
+            self.counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
+            self.total += other.total
+
     def value(self) -> Histogram:
         """What was observed so far."""
         return Histogram(self.bounds, tuple(self.counts), self.total)

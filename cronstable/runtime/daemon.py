@@ -176,6 +176,7 @@ class Daemon:
             scheduler=self.scheduler,
             cluster=self.cluster,
             claims=self.claims,
+            counts=self.tally,
             clock=clock,
             log=parts.log,
             config=lambda: self._config,
@@ -347,7 +348,7 @@ class Daemon:
         for finding in result.findings:
             if finding.severity is Severity.ADVISORY:
                 self._log.warning("%s: %s", finding.file, finding.message)
-        if config.cluster != before.cluster:
+        if not self.cluster.keeps(config.cluster):
             await self.claims.stop()
             await self.guard.let_go()
         await self.cluster.reconcile(config.cluster)

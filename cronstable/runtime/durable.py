@@ -24,6 +24,7 @@ from cronstable.runtime.pauses import Pauses
 from cronstable.runtime.process_table import ProcessTable
 from cronstable.runtime.scheduler import Scheduler
 from cronstable.runtime.state import StateKeeper
+from cronstable.runtime.state_counters import Counters, Counts, Manifests
 
 BOOT_WAIT: Final[Seconds] = 5.0
 """How long the first decisions wait for the state store: what falls due meanwhile is still on time (10 s)."""
@@ -43,6 +44,7 @@ class Durable:
         scheduler: Scheduler,
         cluster: ClusterManager,
         claims: LateClaimer,
+        counts: Counts,
         clock: Clock,
         log: logging.Logger,
         config: Callable[[], Config],
@@ -90,6 +92,8 @@ class Durable:
             clock=clock,
             log=log,
         )
+        self.counters = Counters(keeper=keeper, counts=counts, clock=clock, node=lambda: launcher.node)
+        self.manifests = Manifests(keeper=keeper, config=config, clock=clock, node=lambda: launcher.node)
         self.archive = Archive(keeper=keeper, host=host, config=config, environ=environ)
         launcher.listeners += (self.archive, self.inflight)
 
@@ -99,6 +103,8 @@ class Durable:
         self.inflight.bind(tasks)
         tasks.start_soon(self.history.run)
         tasks.start_soon(self.pauses.run)
+        tasks.start_soon(self.counters.run)
+        tasks.start_soon(self.manifests.run)
 
     async def boot(self) -> None:
         """What was before this start, as far as the first decisions need it; not for long."""
@@ -112,4 +118,5 @@ class Durable:
         """The last runs are over: what there is to be kept goes to the store."""
         with anyio.move_on_after(LAST_OUTPUT, shield=True):
             await self.archive.idle()
+        self.counters.snapshot()
         await self._keeper.finish()

@@ -55,6 +55,22 @@ class _Job:
         self.breaches: dict[str, int] = {}
         self.cpu = [0.0, 0.0]
 
+    def join(self, other: JobTally) -> None:
+        """Counts of before the start of this daemon."""
+        for outcome in Outcome:
+            self.outcomes[outcome] += getattr(other, outcome.value)
+        self.retries += other.retries
+        self.permanent_failures += other.permanent_failures
+        self.start_failures += other.start_failures
+        self.peak_rss = max(self.peak_rss, other.peak_rss)
+        if other.duration is not None:
+            self.duration.join(other.duration)
+        self.last_success = max(self.last_success or 0.0, other.last_success or 0.0) or None
+        self.last_failure = max(self.last_failure or 0.0, other.last_failure or 0.0) or None
+        for check, count in other.breaches.items():
+            self.breaches[check] = self.breaches.get(check, 0) + count
+        self.cpu = [self.cpu[0] + other.cpu_user, self.cpu[1] + other.cpu_system]
+
     def value(self) -> JobTally:
         return JobTally(
             **{outcome.value: count for outcome, count in self.outcomes.items()},
@@ -89,6 +105,7 @@ class TallyKeeper:
         self._delivered = delivered
         self._bounds = DURATION_BOUNDS
         self._jobs: dict[str, _Job] = {}
+        self._names: Collection[str] = ()
         self._decisions: dict[tuple[str, str, bool], int] = {}
         self._decision_delay = Observed(DELAY_BOUNDS)
         self._claim_delay = Observed(DELAY_BOUNDS)
@@ -104,6 +121,7 @@ class TallyKeeper:
 
         Other buckets mean that durations are counted anew; a job that is gone takes its numbers along.
         """
+        self._names = jobs
         bounds = duration_bounds(web)
         if bounds != self._bounds:
             self._bounds = bounds
@@ -140,6 +158,12 @@ class TallyKeeper:
         """A write to the claim log was answered, or was not: ``answer`` is the name of what came."""
         self._claim_delay.add(took)
         self._claims[answer] = self._claims.get(answer, 0) + 1
+
+    def restore(self, jobs: Mapping[str, JobTally]) -> None:
+        """Counts of before the start of this daemon are added to those since, for jobs that there still are."""
+        for name, tally in jobs.items():
+            if name in self._names:
+                self._job(name).join(tally)
 
     async def run(self) -> None:
         """Look at how late the event loop is, until cancelled."""
