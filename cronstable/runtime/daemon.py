@@ -348,7 +348,7 @@ class Daemon:
         for finding in result.findings:
             if finding.severity is Severity.ADVISORY:
                 self._log.warning("%s: %s", finding.file, finding.message)
-        if not self.cluster.keeps(config.cluster):
+        if config.cluster != before.cluster:
             await self.claims.stop()
             await self.guard.let_go()
         await self.cluster.reconcile(config.cluster)
