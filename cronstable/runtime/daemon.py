@@ -40,6 +40,7 @@ from cronstable.runtime.reports import MakeNotifier, Reports
 from cronstable.runtime.retries import Retries
 from cronstable.runtime.scheduler import Scheduler
 from cronstable.runtime.services import MakeService, Services
+from cronstable.runtime.shared_work import SharedWork
 from cronstable.runtime.state import MakeStore, StateKeeper
 from cronstable.runtime.tally import TallyKeeper
 
@@ -186,6 +187,19 @@ class Daemon:
             hostname=parts.hostname,
             pid=parts.pid,
         )
+        self.shared = SharedWork(
+            keeper=self.state,
+            durable=self.durable,
+            seams=parts.seams,
+            cluster=self.cluster,
+            scheduler=self.scheduler,
+            launcher=self.launcher,
+            claims=self.claims,
+            retries=self.retries,
+            reboot=self.reboot,
+            log=parts.log,
+            node=lambda: self.node,
+        )
         self.services = Services(
             providers=parts.plugins.services, make=parts.make_service, host=self.host, log=parts.log
         )
@@ -215,6 +229,7 @@ class Daemon:
             self.reports.bind(services)
             self.companions.bind(services)
             self.durable.bind(services)
+            self.shared.bind(services)
             services.start_soon(self.reports.follow)
             services.start_soon(self._signals)
             services.start_soon(self.state.run)
@@ -260,6 +275,7 @@ class Daemon:
             tasks.start_soon(self.claims.run)
             tasks.start_soon(self.reboot.run)
             tasks.start_soon(self.retries.run)
+            tasks.start_soon(self.shared.run)
             tasks.start_soon(self.lateness.run)
             tasks.start_soon(self.durable.missed.run)
             tasks.start_soon(self._reload)
@@ -276,6 +292,7 @@ class Daemon:
             self.claims.poke()
             self.guard.poke()
             self.reboot.poke()
+            self.shared.poke()
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 
@@ -410,5 +427,6 @@ class Daemon:
             ready=self._ready,
             stopping=self.launcher.stopping,
             state=self.state.status(),
+            slots=self.shared.slots.view(),
             tally=self.tally.view(),
         )
