@@ -21,12 +21,6 @@ _FIVE: Final = ("minute", "hour", "dayOfMonth", "month", "dayOfWeek")
 
 NOT_ACTED_ON_YET: Final = frozenset(
     {
-        "onMissed",
-        "startingDeadlineSeconds",
-        "catchupJitterSeconds",
-        "onlyIfLastSucceeded",
-        "archiveOutput",
-        "redactArchivedSecrets",
         "concurrencyScope",
     }
 )
@@ -34,12 +28,6 @@ NOT_ACTED_ON_YET: Final = frozenset(
 
 _INERT: Final[Mapping[str, Json]] = {
     "concurrencyScope": "node",
-    "onMissed": "skip",
-    "archiveOutput": False,
-    "redactArchivedSecrets": True,
-    "onlyIfLastSucceeded": False,
-    "catchupJitterSeconds": 0,
-    "startingDeadlineSeconds": None,
 }
 """Values that ask for nothing."""
 

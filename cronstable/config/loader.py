@@ -6,7 +6,7 @@ Synchronous, and without the event loop, the command line or the network: the da
 from __future__ import annotations
 
 import os.path
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cronstable.config import cluster as clusters
@@ -34,7 +34,8 @@ from cronstable.plugin.errors import InvalidSettings
 from cronstable.plugin.manager import KEY, Plugins
 
 _NOT_SECTIONS = frozenset({"jobs", "defaults", "include"})
-_SECTIONS_NOT_ACTED_ON_YET = ("state",)
+_NEED_STATE: Mapping[str, Json] = {"onMissed": "skip", "archiveOutput": False}
+"""Job keys that ask for nothing without a ``state`` section, and the values with which they ask for nothing anyway."""
 
 
 def load(path: str, *, plugins: Plugins, environ: Mapping[str, str], hostname: str) -> LoadResult:
@@ -100,7 +101,9 @@ class _Loading:
 
     def result(self) -> LoadResult:
         """What all files give together."""
-        self._cluster_scope()
+        if "state" not in self._section_places:
+            self._cluster_scope()
+            self._without_state()
         found = self.findings.sorted()
         watched = tuple(self.reader.watched)
         if any(finding.severity is Severity.ERROR for finding in found):
@@ -122,16 +125,22 @@ class _Loading:
 
     def _cluster_scope(self) -> None:
         """``concurrencyScope: cluster`` is kept in the state store, so there has to be one (reference 2)."""
-        if "state" in self._section_places:
-            return
         jobs = [job for job in self.job_set.jobs if job.options.raw.get("concurrencyScope") == "cluster"]
         if jobs:
-            file, _, line = jobs[0].source.rpartition(":")
-            names = ", ".join(f"`{job.name}`" for job in jobs[:10]) + (" and more" if len(jobs) > 10 else "")
-            message = f"`concurrencyScope: cluster` needs a `state` section; it is asked for by {names}"
-            self.findings.add(
-                Finding(file, int(line), 1, (), message, hint="add `state`, or leave the scope at `node`")
-            )
+            message = f"`concurrencyScope: cluster` needs a `state` section; it is asked for by {_names(jobs)}"
+            self._at_job(jobs[0], message, "add `state`, or leave the scope at `node`")
+
+    def _without_state(self) -> None:
+        """What a job asks for that has no effect, since nothing outlives the daemon."""
+        for key, nothing in _NEED_STATE.items():
+            jobs = [job for job in self.job_set.jobs if job.options.raw.get(key, nothing) != nothing]
+            if jobs:
+                message = f"`{key}` has no effect without a `state` section; it is asked for by {_names(jobs)}"
+                self._at_job(jobs[0], message, f"add `state`, or take `{key}` out", Severity.ADVISORY)
+
+    def _at_job(self, job: Job, message: str, hint: str, severity: Severity = Severity.ERROR) -> None:
+        file, _, line = job.source.rpartition(":")
+        self.findings.add(Finding(file, int(line), 1, (), message, severity, hint=hint))
 
     def _variables(self, job: Job) -> frozenset[str]:
         """The names of the variables in a job's env_file."""
@@ -274,9 +283,6 @@ class _Loading:
                     self._state(source, {k: value.get(k, v) for k, v in state.usable.items()}, state.backend)
             elif not problems:
                 self._section(source, key, value)
-        present = [key for key in _SECTIONS_NOT_ACTED_ON_YET if key in root and key not in self.settings]
-        for key in present:
-            self._note(source, Problem((key,), f"accepted, not acted on yet: `{key}`", Severity.ADVISORY))
 
     def _section(self, source: Source, key: str, value: Mapping[str, Json]) -> None:
         schema = self.validator.schema["properties"][key]
@@ -348,3 +354,7 @@ class _Loading:
                 owner or self.validator.composed.owner(problem.path),
             )
         )
+
+
+def _names(jobs: Sequence[Job]) -> str:
+    return ", ".join(f"`{job.name}`" for job in jobs[:10]) + (" and more" if len(jobs) > 10 else "")

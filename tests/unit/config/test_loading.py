@@ -304,19 +304,13 @@ def test_a_schedule_that_is_probably_a_mistake_is_an_advisory(
     assert [(a.line, says in a.message) for a in found] == ([(4, True)] if says else [])
 
 
-def test_keys_without_effect_yet_are_one_advisory_in_each_file(load_files: Any, advisories: Any) -> None:
-    result = load_files(
-        "jobs:\n"
-        + JOB.format("a")
-        + "    onlyIfLastSucceeded: true\n    archiveOutput: false\n"
-        + JOB.format("b")
-        + "    onMissed: run-all\n"
-    )
-    (advisory,) = [f for f in advisories(result) if f.path[0] == "jobs"]
-    assert advisory.line == 5
-    assert "`onMissed`, `onlyIfLastSucceeded`" in advisory.message
-    assert "archiveOutput" not in advisory.message
-    assert _config(result)
+def test_keys_that_have_no_effect_without_a_state_store_say_so(load_files: Any, advisories: Any) -> None:
+    text = "jobs:\n" + JOB.format("a") + "    archiveOutput: false\n" + JOB.format("b") + "    onMissed: run-all\n"
+    (advisory,) = advisories(load_files(text))
+    assert advisory.line == 6
+    assert "`onMissed` has no effect without a `state` section; it is asked for by `b`" in advisory.message
+    assert advisories(load_files(text + "state: {path: /x}\n")) == []
+    assert _config(load_files(text))
 
 
 def test_an_empty_file_and_empty_keys_are_fine(load_files: Any) -> None:
