@@ -75,10 +75,13 @@ clean: ## away with everything that was made here
 
 # -- the demo ---------------------------------------------------------------------------------------------------------
 
-.PHONY: demo docs
+.PHONY: demo demo-etcd docs
 
 demo: $(READY) ## three daemons elect a leader and you take it away; DEMO_SCRIPT="wait 5; kill; wait 10; quit" needs no keys
 	@$(BIN)/python example/demo/demo.py
+
+demo-etcd: $(READY) ## the same over an etcd of its own (needs etcd-server), which you can take away too
+	@$(BIN)/python example/demo/demo.py --backend etcd
 
 docs: $(READY) ## write tables and code of docs/ anew, after a change of a schema or an example
 	$(BIN)/python docs/build.py

@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from fleet import FIRST_PORT, JOBS, LEADER_JOB, TTL, DemoError, Fleet, Node
+from fleet import BACKENDS, FIRST_PORT, JOBS, LEADER_JOB, Fleet, Node
+from stores import TTL, DemoError
 
 LAST_FIRST_PORT = 65533
 """So that two more fit behind it."""
@@ -39,13 +40,25 @@ FOLLOWING = ("not-leader", "not-owner")
 TOUR = "wait run; wait 5; kill; wait moved; wait run; wait 3; restart; wait 5; term; wait moved; wait run; wait 3; quit"
 """What happens without a terminal and without DEMO_SCRIPT."""
 
-KEYS = {"k": "kill", "t": "term", "s": "stop", "c": "cont", "r": "restart", "q": "quit", "?": "help"}
+KEYS = {
+    "k": "kill",
+    "t": "term",
+    "s": "stop",
+    "c": "cont",
+    "r": "restart",
+    "a": "away",
+    "b": "back",
+    "q": "quit",
+    "?": "help",
+}
 HELP = """\
   k  kill -9 the leader        the others take over once its lease has stood still for its ttl
   t  SIGTERM the leader        it lets go of the lease, so another one takes over at once
   s  SIGSTOP the leader        a frozen machine: it wakes up as a follower
   c  SIGCONT what was stopped
   r  restart what is dead
+  a  take the store away       nobody leads without it (a server only: make demo-etcd)
+  b  bring it back             what was due meanwhile is made up for
   q  quit: end the three daemons, remove the directory"""
 
 
@@ -98,11 +111,11 @@ class Demo:
     def introduce(self) -> None:
         """Say where everything is."""
         say = self._screen.say
-        say("three daemons, one shared directory, one leader", "1")
+        say(f"three daemons, {self._fleet.store.title}, one leader", "1")
         for node in self._fleet.nodes:
             say(f"  {node.name}  {node.url}/cluster  {node.url}/jobs")
             say(f"          config {node.config}   log {node.log}")
-        say(f"  the jobs are in {self._fleet.directory}/jobs.yaml, the lease is below {self._fleet.directory}/shared")
+        say(f"  the jobs are in {self._fleet.directory}/jobs.yaml, {self._fleet.store.where}")
         say("  one line a run: when it was due (UTC), where it ran and why: what that node says at /jobs/JOB/decisions")
         say(f"  the lease ttl is {TTL} s")
         say(HELP)
@@ -123,16 +136,18 @@ class Demo:
         for node in self._fleet.nodes:
             view = node.get("/cluster")
             if view is not None and view.get("is_leader"):
-                leader, fence = node, view["lease"].get("fence")
+                leader, lease = node, view["lease"]
+                # etcd names the term by its lease.
+                term = f"fence {lease['fence']}" if lease.get("fence") else f"lease {lease.get('leaseId')}"
         if leader is None or leader.name == self._leader:
             return
         if self._struck is not None and self._struck[0] != leader.name:
             name, at, how = self._struck
             took = time.monotonic() - at
-            self._screen.event(f"LEADERSHIP MOVED {name} -> {leader.name}, {took:.1f} s after {how} (fence {fence})")
+            self._screen.event(f"LEADERSHIP MOVED {name} -> {leader.name}, {took:.1f} s after {how} ({term})")
             self._struck, self._moved = None, True
         else:
-            self._screen.event(f"LEADER is {leader.name} (fence {fence})")
+            self._screen.event(f"LEADER is {leader.name} ({term})")
         self._leader = leader.name
 
     def _look_at_runs(self) -> None:
@@ -213,6 +228,9 @@ class Demo:
             self._continue()
         elif verb == "restart":
             yield from self._restart()
+        elif verb in ("away", "back"):
+            self._screen.event("the store goes away" if verb == "away" else "the store comes back")
+            self._move_store(verb == "away")
         elif verb == "quit":
             self._look_at_skips()
             self._tell_following()
@@ -238,6 +256,14 @@ class Demo:
             if node.stopped:
                 self._screen.event(f"SIGCONT {node.name}")
                 self._fleet.signal(node, signal.SIGCONT)
+
+    def _move_store(self, away: bool) -> None:
+        if away:
+            self._fleet.store.stop()
+            self._leader = None
+            self._runs_seen.clear()
+        else:
+            self._fleet.store.start()
 
     def _restart(self) -> Iterator[None]:
         for node in self._fleet.nodes:
@@ -347,7 +373,8 @@ def main() -> int:
     """Run the demo; the exit code: 0 quit, 1 something did not work, 130 interrupted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="leave the directory with configs and logs behind")
-    keep = parser.parse_args().keep
+    parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="what the daemons elect over")
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGHUP, interrupt)
     screen = Screen()
@@ -355,7 +382,11 @@ def main() -> int:
     if not port.isascii() or not port.isdigit() or int(port) > LAST_FIRST_PORT:
         print(f"demo: DEMO_PORT={port!r} is not a port from 0 to {LAST_FIRST_PORT}", file=sys.stderr)
         return 1
-    fleet = Fleet([sys.executable, "-m", "cronstable"], int(port))
+    try:
+        fleet = Fleet([sys.executable, "-m", "cronstable"], options.backend, int(port))
+    except DemoError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
     try:
         screen.say("starting three daemons ...")
         fleet.start_all()
@@ -376,8 +407,8 @@ def main() -> int:
         # Closing has a deadline of its own; an impatient second Ctrl-C must not leave daemons behind.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        fleet.close(keep=keep)
-        screen.say(f"all daemons ended{'' if keep else ', directory removed'}: {fleet.directory}")
+        fleet.close(keep=options.keep)
+        screen.say(f"all daemons ended{'' if options.keep else ', directory removed'}: {fleet.directory}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Three cronstable daemons on this machine that share one directory: their files, their processes, their API."""
+"""Three cronstable daemons on this machine that share one store: their files, their processes, their API."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stores import DemoError, Directory, Etcd, Store
+
 NAMES = ("node-a", "node-b", "node-c")
 FIRST_PORT = 8080
-TTL = 5
+BACKENDS = ("filesystem", "etcd")
 LEADER_JOB = "leader-every-second"
 JOBS = (LEADER_JOB, "prefer-every-5-seconds", "all-every-10-seconds")
 START_DEADLINE = 60.0
@@ -51,19 +53,11 @@ _NODE = """\
 include:
   - jobs.yaml
 cluster:
-  backend: filesystem
   nodeName: {name}
-  filesystem:
-    path: "{shared}"
-    ttl: {ttl}
-web:
+{section}web:
   listen:
     - http://127.0.0.1:{port}
 """
-
-
-class DemoError(Exception):
-    """The demo cannot go on; the message says why."""
 
 
 @dataclass(slots=True)
@@ -104,23 +98,31 @@ class Node:
 
 
 class Fleet:
-    """The three nodes and the temporary directory they live in."""
+    """The three nodes, what they elect over, and the temporary directory they live in."""
 
-    def __init__(self, command: list[str], first_port: int = FIRST_PORT) -> None:
+    def __init__(self, command: list[str], backend: str, first_port: int = FIRST_PORT) -> None:
         self._command = command
         self.directory = Path(tempfile.mkdtemp(prefix="cronstable-demo-"))
         self.runs = self.directory / "runs.log"
         self.runs.touch()
-        shared = self.directory / "shared"
-        shared.mkdir()
+        self.store = self._make_store(backend)
         (self.directory / "jobs.yaml").write_text(_JOBS.format(runs=self.runs), encoding="utf-8")
         self.nodes = [
             Node(name, port, self.directory / f"{name}.yaml", self.directory / f"{name}.log")
-            for name, port in zip(NAMES, free_ports(first_port), strict=True)
+            for name, port in zip(NAMES, free_ports(first_port, len(NAMES)), strict=True)
         ]
         for node in self.nodes:
-            text = _NODE.format(name=node.name, shared=shared, ttl=TTL, port=node.port)
+            text = _NODE.format(name=node.name, section=self.store.section(), port=node.port)
             node.config.write_text(text, encoding="utf-8")
+
+    def _make_store(self, backend: str) -> Store:
+        if backend == "filesystem":
+            return Directory(self.directory)
+        try:
+            return Etcd(self.directory, *free_ports(0, 2))
+        except DemoError:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
 
     def start(self, node: Node) -> None:
         """Start the daemon of ``node``; its output goes to its log file."""
@@ -136,7 +138,8 @@ class Fleet:
         node.stopped = False
 
     def start_all(self) -> None:
-        """Start the nodes that do not run, and wait until each says that it is ready."""
+        """Start the store and the nodes that do not run, and wait until each says that it is ready."""
+        self.store.start()
         for node in self.nodes:
             if not node.alive:
                 self.start(node)
@@ -176,15 +179,16 @@ class Fleet:
                 node.process.wait(timeout=max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self.signal(node, signal.SIGKILL)
+        self.store.close()
         if not keep:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def free_ports(first: int) -> list[int]:
-    """A port for each node: ``first`` and those after it where they are free, others where not; 0: any."""
+def free_ports(first: int, count: int) -> list[int]:
+    """So many ports: ``first`` and those after it where they are free, others where not; 0: any."""
     sockets: list[socket.socket] = []
     try:
-        for port in range(first, first + len(NAMES)) if first else (0,) * len(NAMES):
+        for port in range(first, first + count) if first else (0,) * count:
             sock = socket.socket()
             sockets.append(sock)
             # As a server does it: a port that only a closed connection still remembers counts as free.

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.integration
 REPO = Path(__file__).parents[2]
 DEMO = [sys.executable, str(REPO / "example" / "demo" / "demo.py")]
 DEADLINE = 120.0
+ETCD = shutil.which("etcd", path=f"{os.environ.get('PATH', '')}:/usr/bin:/usr/local/bin")
 
 MOVED = re.compile(r"LEADERSHIP MOVED (node-[abc]) -> (node-[abc]), ([0-9.]+) s after (.+) \(fence (\d+)\)")
 FIRST = re.compile(r"LEADER is (node-[abc]) \(fence (\d+)\)")
@@ -36,9 +38,9 @@ def environ(**more: str) -> dict[str, str]:
     return {**kept, "DEMO_PORT": "0", **more}
 
 
-def scripted(script: str) -> subprocess.CompletedProcess[str]:
+def scripted(script: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        DEMO,
+        [*DEMO, *options],
         env=environ(DEMO_SCRIPT=script),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -64,9 +66,18 @@ def assert_nothing_is_left(output: str) -> None:
     assert not Path(directory[1]).exists()
 
 
-def test_another_node_leads_after_the_leader_was_killed_and_jobs_go_on() -> None:
+@pytest.fixture(scope="module")
+def killed() -> subprocess.CompletedProcess[str]:
+    """A demo whose leader was killed."""
     done = scripted("wait run; kill; wait moved; wait run; quit")
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_another_node_leads_after_the_leader_was_killed_and_jobs_go_on(
+    killed: subprocess.CompletedProcess[str],
+) -> None:
+    done = killed
     first, moved = FIRST.search(done.stdout), MOVED.search(done.stdout)
     assert first is not None
     assert moved is not None
@@ -80,9 +91,10 @@ def test_another_node_leads_after_the_leader_was_killed_and_jobs_go_on() -> None
     assert_nothing_is_left(done.stdout)
 
 
-def test_each_run_has_the_reason_of_the_node_that_ran_it_and_skips_of_followers_are_counted() -> None:
-    done = scripted("wait run; kill; wait moved; wait run; quit")
-    assert done.returncode == 0, done.stderr
+def test_each_run_has_the_reason_of_the_node_that_ran_it_and_skips_of_followers_are_counted(
+    killed: subprocess.CompletedProcess[str],
+) -> None:
+    done = killed
     reasons = {
         # "catch-up": due while nobody led, started late by the next leader. "?": what a node began right before it was
         # killed, of which nobody can tell the reason any more.
@@ -116,6 +128,31 @@ def test_a_frozen_leader_wakes_up_as_a_follower() -> None:
     awake = done.stdout.partition(f"SIGCONT {first[1]}")[2]
     assert awake != ""
     assert first[1] not in RUN.findall(awake)
+
+
+@pytest.mark.skipif(ETCD is None, reason="no etcd on this machine: Debian's etcd-server makes this test run")
+def test_the_demo_over_etcd_moves_leadership_and_makes_up_for_a_store_that_was_away() -> None:
+    script = "wait run; kill; wait moved; wait run; away; wait 2; back; wait leader; wait run; quit"
+    done = scripted(script, "--backend", "etcd")
+    assert done.returncode == 0, done.stderr
+    moved = re.search(
+        r"LEADERSHIP MOVED (node-[abc]) -> (node-[abc]), [0-9.]+ s after kill -9 \(lease \d+\)", done.stdout
+    )
+    assert moved is not None
+    assert moved[1] != moved[2]
+    assert RUN.findall(done.stdout.partition("the store comes back")[2])
+    assert_nothing_is_left(done.stdout)
+    port = re.search(r"--endpoints http://127\.0\.0\.1:(\d+) get", done.stdout)
+    assert port is not None
+    with socket.socket() as sock:
+        assert sock.connect_ex(("127.0.0.1", int(port[1]))) != 0
+
+
+def test_a_directory_cannot_be_taken_away_and_the_demo_says_so() -> None:
+    done = scripted("away")
+    assert done.returncode == 1
+    assert "only a store that is a server can be taken away" in done.stderr
+    assert_nothing_is_left(done.stdout)
 
 
 def test_a_script_with_an_unknown_word_says_what_is_known() -> None:

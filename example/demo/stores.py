@@ -1,0 +1,124 @@
+"""What the daemons of the demo elect over: a directory, or an etcd that the demo starts for itself."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Protocol
+
+TTL = 5
+ETCD_DEADLINE = 30.0
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+class Store(Protocol):
+    """``title``: in a few words; ``where``: the lease, for whoever wants to look."""
+
+    title: str
+    where: str
+
+    def section(self) -> str:
+        """Backend and section, as YAML below ``cluster``."""
+        ...
+
+    def start(self) -> None:
+        """Be there; also again after ``stop``."""
+        ...
+
+    def stop(self) -> None:
+        """Be away. Raises ``DemoError`` where that cannot be shown."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
+
+
+class Directory:
+    """A shared directory."""
+
+    title = "one shared directory"
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "shared"
+        self.where = f"the lease is below {self._path}"
+
+    def section(self) -> str:
+        """See ``Store``."""
+        return f'  backend: filesystem\n  filesystem:\n    path: "{self._path}"\n    ttl: {TTL}\n'
+
+    def start(self) -> None:
+        """See ``Store``."""
+        self._path.mkdir(exist_ok=True)
+
+    def stop(self) -> None:
+        """See ``Store``."""
+        raise DemoError("only a store that is a server can be taken away: make demo-etcd")
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class Etcd:
+    """One member with data below ``directory``, as the one of example/etcd/docker-compose.yml."""
+
+    title = "one etcd"
+
+    def __init__(self, directory: Path, port: int, peer_port: int) -> None:
+        binary = shutil.which("etcd") or shutil.which("etcd", path="/usr/bin:/usr/local/bin")
+        if binary is None:
+            raise DemoError("there is no etcd on this machine: Debian has it in etcd-server, others at etcd.io")
+        self._port = port
+        self._log = directory / "etcd.log"
+        self._url, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer_port}"
+        self._command = [binary, "--data-dir", str(directory / "etcd"), "--name", "demo", "--log-level", "warn"]
+        self._command += ["--listen-client-urls", self._url, "--advertise-client-urls", self._url]
+        self._command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        self._command += ["--initial-cluster", f"demo={peer}"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.where = f"who leads: etcdctl --endpoints {self._url} get --prefix cronstable/leader   log {self._log}"
+
+    def section(self) -> str:
+        """See ``Store``."""
+        return f"  backend: etcd\n  etcd:\n    endpoints:\n      - {self._url}\n    ttl: {TTL}\n"
+
+    def start(self) -> None:
+        """See ``Store``; returns once it answers."""
+        if self._process is not None:
+            return
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        deadline = time.monotonic() + ETCD_DEADLINE
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise DemoError(f"etcd does not answer; its log is {self._log}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """See ``Store``."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """See ``Store``."""
+        self.stop()
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=1)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
