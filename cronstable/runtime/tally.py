@@ -115,6 +115,8 @@ class TallyKeeper:
         self._shown: dict[str, JobTally] = {}
         self._stale: set[str] = set()
         self._jobs_shown: Mapping[str, JobTally] = MappingProxyType({})
+        self._last: tuple[object, Tally] | None = None
+        self._heard = 0
 
     def configure(self, web: object, jobs: Collection[str]) -> None:
         """Take over a configuration: the buckets of its section ``web``, and the jobs that are left.
@@ -136,6 +138,7 @@ class TallyKeeper:
 
     def heard(self, event: Event) -> None:
         """An event of the bus. Never waits, never raises."""
+        self._heard += 1
         if isinstance(event, RunFinished):
             self._finished(event.record)
         elif isinstance(event, Decided):
@@ -156,6 +159,7 @@ class TallyKeeper:
 
     def claimed(self, took: Seconds, answer: str) -> None:
         """A write to the claim log was answered, or was not: ``answer`` is the name of what came."""
+        self._heard += 1
         self._claim_delay.add(took)
         self._claims[answer] = self._claims.get(answer, 0) + 1
 
@@ -171,6 +175,7 @@ class TallyKeeper:
             before = self._clock.now().boot
             await self._clock.sleep(LOOK)
             self._lags.append(max(0.0, self._clock.now().boot - before - LOOK))
+            self._heard += 1
 
     def _job(self, name: str) -> _Job:
         found = self._jobs.get(name)
@@ -207,7 +212,14 @@ class TallyKeeper:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def view(self) -> Tally:
-        """All numbers as of now; what did not change is the same object as the last time."""
+        """All numbers as of now; the same object as the last time when nothing happened since."""
+        told = tuple((name, one.sent, one.failed, one.dropped) for name, one in self._delivered().items())
+        state = (self._heard, self._bounds, self._transitions(), told)
+        if self._stale or self._last is None or self._last[0] != state:
+            self._last = (state, self._made(told))
+        return self._last[1]
+
+    def _made(self, told: tuple[tuple[str, int, int, int], ...]) -> Tally:
         if self._stale:
             for name in self._stale:
                 if name in self._jobs:
@@ -228,9 +240,7 @@ class TallyKeeper:
             loop_lag=(self._lags[-1], max(self._lags)) if self._lags else (0.0, 0.0),
             leader_transitions=leader,
             quorum_transitions=quorum,
-            notifiers=MappingProxyType(
-                {name: NotifierTally(one.sent, one.failed, one.dropped) for name, one in self._delivered().items()}
-            ),
+            notifiers=MappingProxyType({name: NotifierTally(*counts) for name, *counts in told}),
         )
 
 

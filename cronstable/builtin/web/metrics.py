@@ -10,6 +10,7 @@ import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, cast
 
 import anyio
@@ -20,6 +21,7 @@ from cronstable.builtin.web import families as f
 from cronstable.builtin.web import samples
 from cronstable.builtin.web.answers import accepts, accepts_gzip
 from cronstable.builtin.web.certificate import Certificates
+from cronstable.builtin.web.documents import same_in
 from cronstable.builtin.web.families import Family
 from cronstable.builtin.web.routes import TEXT, Route
 from cronstable.builtin.web.samples import JobFacts, Sample
@@ -40,6 +42,18 @@ OFF_LOOP: Final = 20.0
 GZIP_FROM: Final = 1024
 _END: Final = b"# EOF\n"
 
+_OF_JOBS: Final = (
+    attrgetter("jobs"),
+    attrgetter("live"),
+    attrgetter("next_fires"),
+    attrgetter("history"),
+    attrgetter("paused"),
+    attrgetter("late"),
+    attrgetter("tally.jobs"),
+    attrgetter("tally.bounds"),
+)
+"""The parts of a snapshot that the samples of jobs are made of."""
+
 Lines = Mapping[str, bytes]
 """Name of a family to its lines."""
 
@@ -48,6 +62,7 @@ Lines = Mapping[str, bytes]
 class _Page:
     """What is kept of one format: the lines of each job, all of them together, and the last page."""
 
+    seen: HostSnapshot | None = None
     jobs: dict[str, tuple[JobFacts, Lines]] = field(default_factory=dict)
     together: bytes = b""
     body: bytes = b""
@@ -88,10 +103,13 @@ class Exposition:
             if not 0 <= now - page.made_at < FRESH:
                 await self._certificates.look()
                 snapshot = self._site.host.snapshot()
-                # In a thread: the first page imports the library, and any page may have a thousand jobs to write.
-                await self._site.host.threads.run(
-                    lambda: self._make(page, kind, snapshot), timeout=OFF_LOOP, lane="web"
-                )
+                if page.seen is not None and same_in(_OF_JOBS, page.seen, snapshot):
+                    self._make(page, kind, snapshot)
+                else:
+                    # In a thread: the first page imports the library, and others may have a thousand jobs to write.
+                    await self._site.host.threads.run(
+                        lambda: self._make(page, kind, snapshot), timeout=OFF_LOOP, lane="web"
+                    )
                 page.made_at = now
             headers = {"Content-Type": TYPES[kind], "Vary": "Accept, Accept-Encoding"}
             if len(page.body) < GZIP_FROM or not accepts_gzip(request):
@@ -105,7 +123,9 @@ class Exposition:
     def _make(self, page: _Page, kind: str, snapshot: HostSnapshot) -> None:
         """Bring the page up to date. A part that fails is left out, and said once."""
         try:
-            self._jobs(page, kind, snapshot)
+            if page.seen is None or not same_in(_OF_JOBS, page.seen, snapshot):
+                self._jobs(page, kind, snapshot)
+            page.seen = snapshot
         except Exception:  # noqa: BLE001 - as in _block
             self._complain("jobs")
             page.jobs.clear()
