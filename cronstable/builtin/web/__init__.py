@@ -9,6 +9,7 @@ from pathlib import Path
 from cronstable.api import Json, JsonSchema, ServiceProvider, hookimpl
 from cronstable.builtin.web.settings import parse
 
+
 def schema() -> JsonSchema:
     """The JSON Schema of the section ``web``, read from ``schema.json`` beside this module."""
     found: dict[str, Json] = json.loads(Path(__file__).with_name("schema.json").read_text("utf-8"))

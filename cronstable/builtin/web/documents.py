@@ -131,6 +131,7 @@ _PARTS: Final = (
     attrgetter("late"),
     attrgetter("queued"),
     attrgetter("resources"),
+    attrgetter("slots"),
 )
 """All parts of a snapshot that the list is made of."""
 
@@ -176,5 +177,6 @@ def _facts(snapshot: HostSnapshot) -> dict[str, _JobFacts]:
 def _passing(snapshot: HostSnapshot, name: str) -> object:
     """What is said about a job for a while only; None for most jobs at most times."""
     used = [snapshot.resources.get(run.key.run_id) for run in snapshot.live.get(name, ())] if snapshot.resources else []
-    passing = (snapshot.retries.get(name), snapshot.late.get(name), name in snapshot.queued, *used)
+    waits, slot = name in snapshot.queued, snapshot.slots.get(name)
+    passing = (snapshot.retries.get(name), snapshot.late.get(name), waits, slot, *used)
     return passing if any(passing) else None

@@ -368,6 +368,7 @@ def peer_entry(peer: PeerView) -> dict[str, Json]:
         "last_seen": iso(peer.last_seen),
         "last_error": peer.last_error,
         "mismatch_streak": peer.mismatch_streak,
+        "node_stats": None if peer.node_stats is None else dict(peer.node_stats),
     }
 
 
@@ -427,6 +428,14 @@ def _conditional(snapshot: HostSnapshot, job: Job) -> dict[str, Json]:
             "maxAttempts": retry.maximum,
             "nextRetryAt": iso(retry.at),
             "delaySeconds": _seconds(retry.delay),
+        }
+    if options.raw.get("concurrencyScope") == "cluster":
+        slot = snapshot.slots.get(job.name)
+        entry["concurrencyScope"] = "cluster"
+        entry["slot"] = {
+            "held": slot is not None and slot.held,
+            "holder": None if slot is None else slot.holder,
+            "refs": 0 if slot is None else slot.refs,
         }
     if options.priority != "normal":
         entry["priority"] = options.priority

@@ -23,6 +23,7 @@ from cronstable.api import (
     ResourceSample,
     RunKey,
     RunRecord,
+    SlotView,
 )
 from cronstable.builtin.web.shapes import job_entry, run_entry, runs_document
 from cronstable.core.schedule import Schedule
@@ -161,3 +162,16 @@ async def test_the_kept_list_of_jobs_follows_what_passes(serve: Any, host: Any, 
             assert {**listed[0], "scheduled_in": 0} == {**(await call("GET", "/jobs/a")).json, "scheduled_in": 0}
             assert listed != seen[-1]
             seen.append(listed)
+
+
+@pytest.mark.anyio
+async def test_a_job_with_one_slot_for_all_nodes_says_who_has_it(serve: Any, host: Any, make_job: Any) -> None:
+    host.add(make_job("a", raw={"concurrencyScope": "cluster"}), make_job("b"))
+    async with serve() as call:
+        unknown = (await call("GET", "/jobs")).json
+        host.set(slots={"a": SlotView(held=False, holder="node-b", refs=0)})
+        held = (await call("GET", "/jobs")).json
+    assert unknown[0]["slot"] == {"held": False, "holder": None, "refs": 0}
+    assert held[0]["slot"] == {"held": False, "holder": "node-b", "refs": 0}
+    assert held[0]["concurrencyScope"] == "cluster"
+    assert "slot" not in held[1]
