@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,9 +71,15 @@ def check(cluster: Mapping[str, Json], chosen: str, plugins: Plugins) -> Cluster
     return ClusterCheck(backend, usable, problems)
 
 
-def make(cluster: dict[str, Json], backend: ElectionBackend, schema: JsonSchema, hostname: str) -> ClusterConfig:
-    """The section as the daemon needs it. Raises ``InvalidSettings``, with paths from the backend's own section."""
-    section = fill_defaults(schema, cluster)
+def make(
+    cluster: dict[str, Json], backend: ElectionBackend, schema: JsonSchema, hostname: str, services: Collection[str]
+) -> ClusterConfig:
+    """The section as the daemon needs it. Raises ``InvalidSettings``, with paths from the backend's own section.
+
+    ``services``: the keys of ``cluster`` that are sections of services.
+    """
+    filled = fill_defaults(schema, cluster)
+    section = {key: value for key, value in filled.items() if key not in services}
     own = section.get(backend.name)
     settings_section: Section = own if isinstance(own, dict) else {}
     settings: object = backend.parse(settings_section) if backend.parse is not None else settings_section
@@ -87,6 +93,7 @@ def make(cluster: dict[str, Json], backend: ElectionBackend, schema: JsonSchema,
         distribution=str(section.get("distribution", "single-leader")),
         settings=settings,
         section=section,
+        beside={key: filled[key] for key in services if key in cluster},
     )
 
 
@@ -115,6 +122,7 @@ def _hinted(cluster: Mapping[str, Json]) -> set[str]:
 def _owned(path: str, plugins: Plugins, *, by_fragment: bool = False) -> bool:
     """True when a fragment has a schema for ``path`` or for something below it."""
     paths = [p for fragment in plugins.fragments for p in fragment.descriptor.schemas]
+    paths += [service.descriptor.section for service in plugins.services.values()]
     return any(p == path or (not by_fragment and p.startswith(f"{path}.")) for p in paths)
 
 

@@ -290,28 +290,42 @@ class _Loading:
         self.sections[key] = section
         if key == "notify":
             self._note_all(source, list(ReporterChecks(self.plugins).problems((key, "report"), section.get("report"))))
-        service = next((s for s in self.plugins.services.values() if s.descriptor.section == key), None)
-        if service is None:
-            return
-        try:
-            parse = service.descriptor.parse
-            self.settings[key] = parse(section) if parse is not None else section
-        except InvalidSettings as error:
-            owner = service.plugin.distribution
-            for problem in error.problems:
-                path = (key, *problem.path)
-                self._note(
-                    source, Problem(path, problem.message, problem.severity, problem.allowed, problem.hint), owner
-                )
+        self._serve(source, key, section)
 
     def _cluster(self, source: Source, section: dict[str, Json], backend: ElectionBackend) -> None:
         schema = self.validator.schema["properties"]["cluster"]
         try:
-            self.cluster = clusters.make(section, backend, schema, self.hostname)
+            self.cluster = clusters.make(section, backend, schema, self.hostname, self._below("cluster"))
         except InvalidSettings as error:
             owner = self.plugins.election_backends[backend.name].plugin.distribution
             for problem in clusters.settings_problems(error, backend):
                 self._note(source, problem, owner)
+            return
+        for key, value in self.cluster.beside.items():
+            if isinstance(value, Mapping):
+                self._serve(source, f"cluster.{key}", value)
+
+    def _below(self, section: str) -> frozenset[str]:
+        """The keys of ``section`` that are sections of services."""
+        found = (s.descriptor.section.partition(".") for s in self.plugins.services.values())
+        return frozenset(key for above, _, key in found if above == section and key)
+
+    def _serve(self, source: Source, section: str, value: Mapping[str, Json]) -> None:
+        """Settings of the service whose section this is, if there is one."""
+        service = next((s for s in self.plugins.services.values() if s.descriptor.section == section), None)
+        if service is None:
+            return
+        try:
+            parse = service.descriptor.parse
+            settings = parse(value) if parse is not None else value
+        except InvalidSettings as error:
+            for problem in error.problems:
+                path = (*section.split("."), *problem.path)
+                shown = Problem(path, problem.message, problem.severity, problem.allowed, problem.hint)
+                self._note(source, shown, service.plugin.distribution)
+            return
+        if settings is not None:
+            self.settings[section] = settings
 
     def _state(self, source: Source, section: dict[str, Json], backend: StateStoreBackend) -> None:
         try:

@@ -16,7 +16,8 @@ class ClusterConfig:
     """The ``cluster`` section.
 
     ``settings``: what the backend's ``parse`` made of its own section, or that section. ``section``: all of
-    ``cluster``, defaults filled in. ``connect_timeout`` in seconds. ``elect_leader`` is always true under a lease.
+    ``cluster``, defaults filled in, without ``beside``: the keys that belong to services. ``connect_timeout`` in
+    seconds. ``elect_leader`` is always true under a lease.
     """
 
     backend: ElectionBackend
@@ -26,6 +27,7 @@ class ClusterConfig:
     distribution: str
     settings: object
     section: Mapping[str, Json]
+    beside: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

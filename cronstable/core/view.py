@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -37,7 +38,8 @@ SPREAD: Final = "spread"
 class PeerView:
     """One configured peer as last observed; the fields of ``peers[]`` in GET /cluster (reference 7.4).
 
-    ``last_seen``: wall seconds of the last successful exchange.
+    ``last_seen``: wall seconds of the last successful exchange. ``node_stats``: how loaded the node said it is, None
+    when it does not share that.
     """
 
     host: str
@@ -47,6 +49,7 @@ class PeerView:
     last_seen: float | None = None
     last_error: str | None = None
     mismatch_streak: int = 0
+    node_stats: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

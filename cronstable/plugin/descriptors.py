@@ -104,7 +104,9 @@ class ConfigFragment:
 class ServiceProvider:
     """A long-running service. It runs when the top-level key ``section`` is configured (``""``: always).
 
-    ``factory(settings, host)`` returns a ``Service``. ``schema``: JSON Schema of the section.
+    ``section`` may also be a key below ``cluster``, such as ``cluster.observability``; an edit of it alone does not
+    restart the election. ``factory(settings, host)`` returns a ``Service``. ``schema``: JSON Schema of the section.
+    ``parse`` may return None: there is nothing to serve.
     """
 
     name: str

@@ -57,7 +57,7 @@ def check(descriptor: Descriptor) -> None:
             _check_parse(descriptor.parse)
             _check_section(descriptor.schema)
             if isinstance(descriptor, ServiceProvider) and descriptor.section:
-                _check_name(descriptor.section)
+                _check_name(descriptor.section.removeprefix("cluster."))
 
 
 def prove_schemas(descriptor: Descriptor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 import anyio.lowlevel
@@ -16,6 +16,7 @@ from cronstable.core.events import LeaderChanged, QuorumChanged
 from cronstable.core.job import Json
 from cronstable.core.view import ClusterView
 from cronstable.plugin.protocols import (
+    Adjustable,
     Claimant,
     Claims,
     Election,
@@ -146,7 +147,8 @@ class ClusterManager:
 
         A start that failed is tried again at the next call. Never raises for a backend's failure.
         """
-        if self._running is not None and self._running.config == config:
+        if self._running is not None and config is not None and self.keeps(config):
+            self._keep(self._running, config)
             return
         if self._running is not None:
             await self.stop("the cluster section changed" if config is not None else "the cluster section was removed")
@@ -160,6 +162,18 @@ class ClusterManager:
             self._error = str(error)
             self._log.error("cluster: the %s backend did not start: %s", config.backend.name, error)
 
+    def keeps(self, config: ClusterConfig | None) -> bool:
+        """Whether ``reconcile`` would leave alone what runs now, if anything does."""
+        if self._running is None:
+            return True
+        return config is not None and replace(config, beside=self._running.config.beside) == self._running.config
+
+    def _keep(self, running: _Running, config: ClusterConfig) -> None:
+        """The election goes on; what stands beside it in the section may have changed."""
+        if running.config.beside != config.beside and isinstance(running.election, Adjustable):
+            running.election.adjust(config.beside)
+        running.config = self._wanted = config
+
     async def _start(self, config: ClusterConfig) -> None:
         assert self._tasks is not None, "bind() comes first"
         context = ElectionContext(
@@ -171,6 +185,7 @@ class ClusterManager:
             connect_timeout=config.connect_timeout,
             elect_leader=config.elect_leader,
             distribution=config.distribution,
+            beside=config.beside,
         )
         try:
             election = self._make(config, context, self._host)

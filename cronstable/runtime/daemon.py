@@ -365,7 +365,7 @@ class Daemon:
         for finding in result.findings:
             if finding.severity is Severity.ADVISORY:
                 self._log.warning("%s: %s", finding.file, finding.message)
-        if config.cluster != before.cluster:
+        if not self.cluster.keeps(config.cluster):
             await self.claims.stop()
             await self.guard.let_go()
         await self.cluster.reconcile(config.cluster)

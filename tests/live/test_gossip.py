@@ -324,3 +324,40 @@ def test_the_check_of_a_configuration_names_what_gossip_needs(tmp_path: Path) ->
     said = done.stdout + done.stderr
     assert done.returncode != 0
     assert [key for key in ("listen", "tls", "peers") if f"needs `{key}`" not in said] == []
+
+
+def test_a_mesh_beside_a_lease_shows_the_fleet_and_its_edit_keeps_the_leader(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait, tmp_path: Path
+) -> None:
+    mesh = make_mesh(2)
+
+    def backend_of(i: int) -> str:
+        keys = mesh.cluster_of(i).replace("  electLeader: true\n", "").replace("\n  ", "\n    ")
+        lease = f"  backend: filesystem\n  filesystem:\n    path: {tmp_path / 'shared'}\n    ttl: 5\n"
+        return f"{lease}  observability:\n  {keys}"
+
+    fleet = make_fleet(2, backend_of=backend_of)
+    fleet.start()
+    fleet.wait_until_whole()
+
+    def nodes(node: Any) -> list[Any]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.port}/fleet", timeout=5) as answer:
+            return list(json.load(answer)["nodes"])
+
+    def told() -> bool:
+        found = [nodes(node) for node in fleet.nodes]
+        return all(len(both) == 2 and all(n["jobs"] is not None and n["node_stats"] for n in both) for both in found)
+
+    waiting(told, 60, "both nodes to show both")
+    assert [node["node_name"] for node in nodes(fleet.nodes[1])] == ["node-b", "node-a"]
+    leader = fleet.wait_for_leader(30)
+    fence = leader.cluster()["lease"]["fence"]
+    config = leader.config.read_text()
+    leader.config.write_text(config[: config.index("  observability:")] + config[config.index("jobs:") :])
+    leader.send(signal.SIGHUP)
+    other = next(node for node in fleet.nodes if node is not leader)
+    waiting(lambda: any(n["status"] != "agreed" for n in nodes(other)[1:]), 60, "the other to miss it")
+    waiting(lambda: nodes(leader) == [], 60, "the mesh to be gone")
+    assert leader.cluster()["is_leader"]
+    assert leader.cluster()["lease"]["fence"] == fence
+    assert "leadership lost" not in leader.log.read_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -13,6 +13,7 @@ import pytest
 
 from cronstable.config import ClusterConfig
 from cronstable.core.events import Event, LeaderChanged, QuorumChanged
+from cronstable.core.job import Json
 from cronstable.core.view import ClusterView
 from cronstable.plugin.descriptors import ElectionBackend
 from cronstable.plugin.protocols import Election, ElectionContext, Host, Started
@@ -145,6 +146,37 @@ def test_an_unchanged_section_keeps_the_election() -> None:
         await bench.manager.reconcile(replace(CONFIG))
 
     assert len(scenario(body).made) == 1
+
+
+class AdjustableElection(FakeElection):
+    """One that hears of what stands beside it."""
+
+    def __init__(self) -> None:
+        super().__init__(leader=True)
+        self.heard: list[Mapping[str, Json]] = []
+
+    def adjust(self, beside: Mapping[str, Json]) -> None:
+        self.heard.append(beside)
+
+
+@pytest.mark.parametrize("make", [AdjustableElection, FakeElection])
+def test_an_edit_of_a_services_keys_keeps_the_election_which_may_hear_of_it(make: type[FakeElection]) -> None:
+    edited = replace(CONFIG, beside={"observability": {"shareNodeStats": True}})
+
+    async def body(bench: Bench) -> None:
+        bench.queue += [make()]
+        await bench.manager.reconcile(CONFIG)
+        assert bench.manager.keeps(edited)
+        await bench.manager.reconcile(edited)
+        await bench.manager.reconcile(edited)
+        assert not bench.manager.keeps(replace(edited, settings={"ttl": 20}))
+        assert not bench.manager.keeps(None)
+        (election,) = bench.made
+        assert not election.released
+        if isinstance(election, AdjustableElection):
+            assert election.heard == [edited.beside]
+
+    scenario(body)
 
 
 def test_a_changed_section_releases_first_and_counts_what_was_lost() -> None:

@@ -8,14 +8,15 @@ from typing import Final
 
 import anyio
 
-from cronstable.api import ClusterView, ElectionContext, FleetReport, Host, Seconds, Started
+from cronstable.api import ClusterView, ElectionContext, FleetReport, Host, Json, Seconds, Started
 from cronstable_gossip import payload, settings
+from cronstable_gossip.load import NodeLoad
 from cronstable_gossip.logbook import Logbook
 from cronstable_gossip.model import Claim, Failed, Me, Report, Seen
 from cronstable_gossip.network import Bounds, TlsNetwork
 from cronstable_gossip.node import Node, Timing, scheme
 from cronstable_gossip.payload import BadReport
-from cronstable_gossip.settings import Settings
+from cronstable_gossip.settings import Settings, shares_node_stats
 from cronstable_gossip.summaries import Summaries, fleet, own_entry
 from cronstable_gossip.wire import Caller, MakeTransport, Reply, Transport, Untrusted
 
@@ -53,12 +54,18 @@ class GossipElection:
         section: Settings,
         make_transport: MakeTransport,
         rotation_check: Seconds = ROTATION_CHECK,
+        *,
+        what: str = "cluster",
+        node_load: NodeLoad | None = None,
     ) -> None:
         self._context = context
         self._host = host
         self._section = section
         self._timing = Timing(section.interval, context.connect_timeout)
         self._rotation_check = rotation_check
+        self._load = node_load or NodeLoad(host)
+        self._shares = shares_node_stats(context.beside.get("observability"))
+        self._stats: Mapping[str, float] | None = None
         job_set_id = context.job_set_id()
         # Minted here: an election that is rebuilt is a new process to its peers and has to be attested again (6.9).
         me = Me(
@@ -73,7 +80,8 @@ class GossipElection:
         self._node = Node(me, [str(peer) for peer in section.peers], self._timing, now=host.clock.now().boot)
         self._transport = make_transport(me.instance_id)
         self._summaries = Summaries(host)
-        self._logbook = Logbook(host.log, me.name)
+        self._what = what
+        self._logbook = Logbook(host.log, me.name, what, decides=what == "cluster")
         count = len(section.peers)
         self._tags: list[str | None] = [None] * count
         self._cache: list[Report | None] = [None] * count
@@ -117,7 +125,7 @@ class GossipElection:
                 task_status.started()
         finally:
             self._running = False
-            self._host.publish(FleetReport("gossip", ()))
+            self._host.publish(FleetReport(self._context.backend, ()))
             self._announce()
             with anyio.CancelScope(shield=True), anyio.move_on_after(STOP_DEADLINE):
                 await self._transport.close()
@@ -136,6 +144,10 @@ class GossipElection:
                 await self._changed.wait()
         finally:
             self._refreshing -= 1
+
+    def adjust(self, beside: Mapping[str, Json]) -> None:
+        """``observability`` was edited: share, or share no more, from the next answer on."""
+        self._shares = shares_node_stats(beside.get("observability"))
 
     def _now(self) -> float:
         return self._host.clock.now().boot
@@ -157,7 +169,9 @@ class GossipElection:
             self._settle()
 
     def _doubt(self) -> None:
-        self._host.log.warning("cluster: this node stood still, so it asks its peers before it acts on what it knew")
+        self._host.log.warning(
+            "%s: this node stood still, so it asks its peers before it acts on what it knew", self._what
+        )
         self._ask_everybody()
         self._announce()
 
@@ -260,11 +274,13 @@ class GossipElection:
     async def _publish(self) -> None:
         """Give what the others say of their runs to whoever shows it."""
         while True:
+            self._stats = await self._load.look() if self._shares else None
             self._summaries.look()
             jobs, truncated = self._summaries.now(), self._summaries.truncated
             name, host, wall = self._context.node_name, str(self._section.listen), self._host.clock.now().wall
-            own = own_entry(name, host, wall, jobs, truncated=truncated)
-            self._host.publish(FleetReport("gossip", fleet(own, self._node.peers), self._timing.interval))
+            own = own_entry(name, host, wall, jobs, truncated=truncated, stats=self._stats)
+            nodes = fleet(own, self._node.peers)
+            self._host.publish(FleetReport(self._context.backend, nodes, self._timing.interval))
             await self._host.clock.sleep(max(PUBLISH_EVERY, self._timing.interval))
 
     # -- answering ----------------------------------------------------------------------------------------------------
@@ -278,9 +294,10 @@ class GossipElection:
         if caller.instance_id is not None and self._node.called(caller.instance_id, now):
             self._meet()
         body = self._body(now, caller.etag)
+        stats = payload.build_stats(self._stats) if self._shares and self._stats else None
         if caller.etag == body.etag:
-            return Reply(304, body.etag, None)
-        return Reply(200, body.etag, body.content)
+            return Reply(304, body.etag, None, stats)
+        return Reply(200, body.etag, body.content, stats)
 
     def _meet(self) -> None:
         """Somebody we have no news of lives: ask those who are silent a little sooner."""

@@ -20,10 +20,12 @@ _LEVELS: Final = {
 
 
 class Logbook:
-    """Remembers what was said last."""
+    """Remembers what was said last. ``what``: the word before each line; ``decides``: whether a job hangs on it."""
 
-    def __init__(self, log: logging.Logger, name: str) -> None:
+    def __init__(self, log: logging.Logger, name: str, what: str = "cluster", *, decides: bool = True) -> None:
         self._log = log
+        self._what = what
+        self._decides = decides
         self._name = name
         self._status: dict[str, PeerStatus] = {}
         self._conflict = False
@@ -42,30 +44,35 @@ class Logbook:
             self._conflict = found.conflict
             if found.conflict:
                 facts = [*found.conflict_names, *map(str, found.conflicting_sizes), *found.conflicting_policies]
-                self._log.error("cluster: conflict, no Leader job runs here until it ends: %s", "; ".join(facts))
+                rest = ", no Leader job runs here until it ends" if self._decides else ""
+                self._log.error("%s: conflict%s: %s", self._what, rest, "; ".join(facts))
             else:
-                self._log.info("cluster: the conflict is over")
+                self._log.info("%s: the conflict is over", self._what)
         if found.swapped != self._swapped:
             self._swapped = found.swapped
             for text in found.swapped:
-                self._log.warning("cluster: nodes list different members of the same number: %s", text)
+                self._log.warning("%s: nodes list different members of the same number: %s", self._what, text)
         if bool(found.truncated) != self._truncated:
             self._truncated = bool(found.truncated)
             if found.truncated:
-                self._log.warning("cluster: %d candidates are more than are advertised", found.truncated)
+                self._log.warning("%s: %d candidates are more than are advertised", self._what, found.truncated)
 
     def note_body(self, body: Body) -> None:
         """Say when what peers are told is cut short, or will be refused by them."""
         if body.shed != self._shed:
             self._shed = body.shed
             if body.shed:
-                self._log.warning("cluster: run summaries are left out of what peers are told, they are too long")
+                self._log.warning(
+                    "%s: run summaries are left out of what peers are told, they are too long", self._what
+                )
         if body.too_long != self._too_long:
             self._too_long = body.too_long
             if body.too_long:
-                self._log.error("cluster: what peers are told is over %d bytes, they will drop this node", MOST_BYTES)
+                self._log.error(
+                    "%s: what peers are told is over %d bytes, they will drop this node", self._what, MOST_BYTES
+                )
 
     def _say_peer(self, peer: Peer) -> None:
         level = _LEVELS.get(peer.status, logging.INFO)
         detail = f": {peer.last_error}" if peer.last_error else ""
-        self._log.log(level, "cluster: %s (%s) is %s%s", peer.host, peer.node_name or "?", peer.status, detail)
+        self._log.log(level, "%s: %s (%s) is %s%s", self._what, peer.host, peer.node_name or "?", peer.status, detail)

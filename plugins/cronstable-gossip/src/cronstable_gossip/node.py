@@ -400,6 +400,7 @@ def _shown(peer: Peer) -> PeerView:
         last_seen=peer.last_seen,
         last_error=peer.last_error,
         mismatch_streak=peer.streak,
+        node_stats=peer.stats or None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cronstable.api import Json, Problem, Seconds, Severity
@@ -19,6 +19,7 @@ _WILDCARDS: Final[Mapping[str, tuple[str, ...]]] = {
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 REQUIRED: Final = ("listen", "tls", "peers")
 _TLS_PATHS: Final = ("ca", "cert", "key")
+_OBSERVABILITY: Final = ("cluster", "observability")
 
 
 class BadAddress(ValueError):
@@ -54,7 +55,16 @@ class Settings:
     peers: tuple[Address, ...]
     interval: Seconds = 30.0
     drift_after: int = 3
-    share_node_stats: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeshSettings:
+    """``cluster.observability`` beside another backend. ``node_name`` None: that of the node."""
+
+    exchange: Settings
+    node_name: str | None
+    connect_timeout: Seconds
+    share_node_stats: bool
 
 
 def parse_address(text: str, *, listen: bool = False) -> Address:
@@ -124,15 +134,33 @@ def read(section: Mapping[str, Json], name: str) -> Settings:
     listen = parse_address(str(section["listen"]), listen=True)
     others = [parse_address(str(peer.get("host"))) for peer in peers if isinstance(peer, dict)]
     interval, drift = section.get("interval", 30), section.get("driftAfter", 3)
-    shared = section.get("observability")
     return Settings(
         listen=listen,
         tls=TlsFiles(*(str(tls[key]) for key in _TLS_PATHS)),
         peers=normalise(listen, others, name),
         interval=float(interval) if isinstance(interval, int | float) else 30.0,
         drift_after=drift if isinstance(drift, int) else 3,
-        share_node_stats=isinstance(shared, dict) and shared.get("shareNodeStats") is not False,
     )
+
+
+def shares_node_stats(observability: object) -> bool:
+    """Whether peers are told how loaded this node is: when the block is there and does not say otherwise."""
+    return isinstance(observability, Mapping) and observability.get("shareNodeStats") is not False
+
+
+def parse_mesh(section: Mapping[str, Json]) -> MeshSettings | None:
+    """``cluster.observability`` as a mesh of its own; None with gossip, whose exchange carries it."""
+    if any(key not in section for key in REQUIRED):
+        return None
+    name, timeout = section.get("nodeName"), section.get("connectTimeout", 10)
+    own = name.strip() if isinstance(name, str) and name.strip() else None
+    try:
+        exchange = read(section, own or "")
+    except (ValueError, KeyError):
+        # Said by ``mesh_problems``, with its place.
+        return None
+    seconds = float(timeout) if isinstance(timeout, int | float) else 10.0
+    return MeshSettings(exchange, own, seconds, shares_node_stats(section))
 
 
 # -- findings ---------------------------------------------------------------------------------------------------------
@@ -143,7 +171,7 @@ def problems(section: Mapping[str, Json]) -> Iterator[Problem]:
     missing = [key for key in REQUIRED if key not in section]
     for key in missing:
         yield Problem(("cluster",), f"`backend: gossip` needs `{key}`", hint=_HINTS[key])
-    found = [*_tls(section.get("tls"), missing), *_addresses(section)]
+    found = [*_tls(section.get("tls"), missing), *_addresses(section), *_beside_gossip(section.get("observability"))]
     yield from found
     if missing or found:
         return
@@ -157,6 +185,31 @@ _HINTS: Final = {
     "tls": "the paths of `ca`, `cert` and `key`; `cronstable certs` makes some for trying out",
     "peers": "every other member, as `- host: NAME:PORT`; an empty list for a cluster of one",
 }
+
+
+def mesh_problems(cluster: Mapping[str, Json]) -> Iterator[Problem]:
+    """What is wrong with ``observability`` beside a backend that is not gossip; paths from the root."""
+    section = cluster.get("observability")
+    if not isinstance(section, dict):
+        return
+    missing = [key for key in REQUIRED if key not in section]
+    for key in missing:
+        hint = f"{_HINTS[key]}; only with `backend: gossip` the nodes ask each other anyway"
+        yield Problem(_OBSERVABILITY, f"`observability` needs `{key}`", hint=hint)
+    for problem in (*_tls(section.get("tls"), missing), *_addresses(section)):
+        yield replace(problem, path=(*_OBSERVABILITY, *problem.path[1:]))
+
+
+def _beside_gossip(section: Json) -> Iterator[Problem]:
+    """Under gossip the exchange is there already, and has its keys in ``cluster`` itself (reference 3.6)."""
+    for key in section if isinstance(section, dict) else ():
+        if key != "shareNodeStats":
+            yield Problem(
+                (*_OBSERVABILITY, key),
+                f"`{key}` does not belong here with `backend: gossip`",
+                allowed=("shareNodeStats",),
+                hint=f"the exchange of the election is used, which `cluster.{key}` is for",
+            )
 
 
 def _tls(tls: Json, missing: Sequence[str]) -> Iterator[Problem]:

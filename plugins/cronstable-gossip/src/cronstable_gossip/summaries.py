@@ -60,7 +60,15 @@ def fleet(own: Mapping[str, Json], peers: Iterable[Peer]) -> tuple[Mapping[str, 
     return own, *found.values()
 
 
-def own_entry(name: str, host: str, wall: float, jobs: Mapping[str, Json], *, truncated: bool) -> Mapping[str, Json]:
+def own_entry(
+    name: str,
+    host: str,
+    wall: float,
+    jobs: Mapping[str, Json],
+    *,
+    truncated: bool,
+    stats: Mapping[str, float] | None = None,
+) -> Mapping[str, Json]:
     """This node's line of GET /fleet."""
     return {
         "node_name": name,
@@ -70,7 +78,7 @@ def own_entry(name: str, host: str, wall: float, jobs: Mapping[str, Json], *, tr
         "as_of": _iso(wall),
         "jobs": dict(jobs),
         "truncated": truncated,
-        "node_stats": None,
+        "node_stats": None if stats is None else dict(stats),
     }
 
 

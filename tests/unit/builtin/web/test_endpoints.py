@@ -425,6 +425,7 @@ async def test_the_gossip_view_has_the_documented_fields(serve: Any, host: Any) 
                 "last_seen": "2027-01-15T07:59:57+00:00",
                 "last_error": None,
                 "mismatch_streak": 0,
+                "node_stats": None,
             },
             {
                 "host": "c:8443",
@@ -434,6 +435,7 @@ async def test_the_gossip_view_has_the_documented_fields(serve: Any, host: Any) 
                 "last_seen": None,
                 "last_error": "refused",
                 "mismatch_streak": 2,
+                "node_stats": None,
             },
         ],
     }
