@@ -1,0 +1,230 @@
+"""Durable state on a real directory: what comes back after kill -9, and a store that hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+PATIENCE = 30.0
+Wait = Callable[[Callable[[], object], float, str], None]
+
+
+class Daemon:
+    """A daemon whose state is in a directory beside its log."""
+
+    def __init__(self, directory: Path, waiting: Wait) -> None:
+        self.directory = directory
+        self.state = directory / "state" / "default"
+        self._wait = waiting
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, jobs: str, *, ready: bool = True) -> None:
+        config = self.directory / "cronstable.yaml"
+        web = f"web:\n  listen: ['unix://{self.directory / 'web.sock'}']\n"
+        config.write_text(f"{web}state:\n  path: {self.directory / 'state'}\njobs:\n{jobs}")
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cronstable", "-c", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.directory,
+            )
+        if ready:
+            self.until(lambda: self.ask("GET", "/readyz")[0] == 200, "the daemon to be ready")
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(PATIENCE)
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(PATIENCE) == 0
+
+    def text(self) -> str:
+        return (self.directory / "log").read_text(errors="replace")
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        self._wait(condition, PATIENCE, f"{what}\n{self.text()[-3000:]}")
+
+    def ask(self, method: str, path: str, body: str | None = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("localhost", timeout=5)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(5)
+        try:
+            connection.sock.connect(str(self.directory / "web.sock"))
+            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+            answer = connection.getresponse()
+            data = answer.read()
+            return answer.status, json.loads(data) if data.startswith((b"{", b"[")) else data
+        except (OSError, http.client.HTTPException):
+            return 0, None
+        finally:
+            connection.close()
+
+    def decided(self, job: str) -> int:
+        """The watermark of a job, as it stands in the store."""
+        try:
+            newest = max(self.state.glob(f"records/catchup%2F{job}/*.json"))
+            record = json.loads(newest.read_text().splitlines()[0])
+        except (OSError, ValueError):
+            return 0
+        through: int = record["data"]["through"]
+        return through
+
+    def outcomes(self, job: str) -> list[str]:
+        status, answer = self.ask("GET", f"/jobs/{job}/runs")
+        return [run["outcome"] for run in answer["runs"]] if status == 200 else []
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, waiting: Wait) -> Iterator[Daemon]:
+    made = Daemon(tmp_path, waiting)
+    yield made
+    made.kill()
+    with contextlib.suppress(OSError, ValueError):
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+LONG = """\
+  - name: long
+    command: echo $$ > pid.new; mv pid.new pid; exec sleep 600
+    schedule: '@yearly'
+    concurrencyPolicy: Forbid
+  - name: short
+    command: 'echo the password is $DB_PASSWORD'
+    schedule: '@yearly'
+    captureStdout: true
+    archiveOutput: true
+    environment:
+    - {key: DB_PASSWORD, value: hunter22}
+"""
+
+
+def test_a_killed_daemon_comes_back_with_its_history_its_pauses_and_the_run_that_outlived_it(daemon: Daemon) -> None:
+    daemon.start(LONG)
+    assert daemon.ask("POST", "/jobs/short/start")[0] == 200
+    daemon.until(lambda: daemon.outcomes("short") == ["success"], "the short run")
+    assert daemon.ask("POST", "/jobs/short/pause", '{"durationSeconds": 3600, "note": "tea"}')[0] == 200
+    assert daemon.ask("POST", "/jobs/long/start")[0] == 200
+    daemon.until((daemon.directory / "pid").exists, "the long run")
+    pid = int((daemon.directory / "pid").read_text())
+    daemon.until(lambda: list(daemon.state.glob("records/inflight%2Flong/*.json")), "the record of the long run")
+    daemon.until(lambda: list(daemon.state.glob("records/paused%2Fshort/*.json")), "the record of the pause")
+    daemon.until(lambda: list(daemon.state.glob("records/logs%2Fshort/*.json")), "the archived output")
+    daemon.kill()
+
+    daemon.start(LONG)
+    daemon.until(lambda: daemon.outcomes("short") == ["success"], "the history")
+    assert daemon.ask("GET", "/jobs/short")[1]["paused"]["note"] == "tea"
+    assert daemon.ask("GET", "/jobs/long")[1]["pids"] == [pid]
+    assert daemon.ask("POST", "/jobs/long/start")[0] in (200, 409)
+    assert (daemon.directory / "pid").read_text().strip() == str(pid)
+    # A stop does not wait for what is not its own, and the next daemon finds it again.
+    daemon.stop()
+    os.kill(pid, 0)
+    daemon.start(LONG)
+    assert daemon.ask("GET", "/jobs/long")[1]["pids"] == [pid]
+    os.kill(pid, signal.SIGKILL)
+    daemon.until(lambda: "unknown" in daemon.outcomes("long"), "the row of the run that outlived its daemon")
+    assert daemon.ask("GET", "/jobs/long")[1]["pids"] == []
+    assert daemon.ask("POST", "/jobs/long/start")[0] == 200
+    daemon.until(lambda: (daemon.directory / "pid").read_text().strip() != str(pid), "the next run")
+
+    (archived,) = daemon.state.glob("records/logs%2Fshort/*.json")
+    assert "the password is [redacted]" in archived.read_text()
+    assert not [path for path in daemon.state.rglob("*.json") if "hunter22" in path.read_text()]
+    assert "Traceback" not in daemon.text()
+
+
+def test_a_run_that_died_with_its_daemon_is_unknown_and_blocks_nothing(daemon: Daemon) -> None:
+    daemon.start(LONG)
+    assert daemon.ask("POST", "/jobs/long/start")[0] == 200
+    daemon.until((daemon.directory / "pid").exists, "the long run")
+    pid = int((daemon.directory / "pid").read_text())
+    daemon.until(lambda: list(daemon.state.glob("records/inflight%2Flong/*.json")), "the record of the long run")
+    daemon.kill()
+    os.kill(pid, signal.SIGKILL)
+    daemon.start(LONG)
+    daemon.until(lambda: daemon.outcomes("long") == ["unknown"], "the row")
+    assert daemon.ask("POST", "/jobs/long/start")[0] == 200
+    daemon.until(lambda: (daemon.directory / "pid").read_text().strip() != str(pid), "the next run")
+
+
+EACH_SECOND = """\
+  - name: tick
+    command: 'echo $CRONSTABLE_CATCHUP $CRONSTABLE_SCHEDULED_AT >> stamps'
+    schedule: '* * * * * * *'
+    onMissed: run-all
+"""
+
+
+def moments(stamps: Path) -> list[int]:
+    """The scheduled times of the runs, in the order in which they were written."""
+    lines = stamps.read_text().splitlines() if stamps.exists() else []
+    return [int(datetime.fromisoformat(line.split()[1]).timestamp()) for line in lines]
+
+
+def test_what_was_missed_is_caught_up_and_nothing_is_run_twice(daemon: Daemon) -> None:
+    daemon.start(EACH_SECOND)
+    stamps = daemon.directory / "stamps"
+
+    def settled() -> bool:
+        # Killed between a spawn and its watermark, the daemon would start that second once more: the guide says so.
+        found = moments(stamps)
+        return len(found) >= 3 and daemon.decided("tick") == found[-1]
+
+    daemon.until(settled, "three runs and their watermark")
+    daemon.kill()
+    end = time.time() + 4
+    daemon.until(lambda: time.time() > end, "four seconds without a daemon")
+    daemon.start(EACH_SECOND)
+
+    def whole() -> bool:
+        lines = [line.split() for line in stamps.read_text().splitlines()]
+        return sum(line[0] == "1" for line in lines) >= 3 and lines[-1][0] == "0"
+
+    daemon.until(whole, "the missed runs, and runs on time after them")
+    daemon.stop()
+    times = moments(stamps)
+    assert len(times) == len(set(times)), times
+    caught = [at for at, line in zip(times, stamps.read_text().splitlines(), strict=True) if line.startswith("1")]
+    assert caught == sorted(caught)
+    gaps = [two - one for one, two in itertools.pairwise(sorted(times))]
+    # The daemon may have been killed between the decision about a second and its process: that one is decided.
+    assert sum(gap > 1 for gap in gaps) <= 1, times
+
+
+def test_runs_start_while_the_store_hangs(daemon: Daemon) -> None:
+    daemon.start(EACH_SECOND)
+    daemon.until(lambda: list(daemon.state.glob("records/catchup%2Ftick/*.json")), "the first watermark")
+    daemon.stop()
+    # A read of it waits for somebody to write, for ever.
+    newest = max(daemon.state.glob("records/catchup%2Ftick/*.json"))
+    newest.unlink()
+    os.mkfifo(newest)
+    stamps = daemon.directory / "stamps"
+    before = len(moments(stamps))
+    daemon.start(EACH_SECOND)
+    daemon.until(lambda: "state: the store failed" in daemon.text(), "the daemon to notice")
+    assert len(moments(stamps)) >= before + 4
+    assert daemon.ask("GET", "/readyz")[0] == 200
