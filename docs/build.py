@@ -10,10 +10,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import comb, log10
 from pathlib import Path
 from typing import Any
 
-from cronstable.api import JobOptions
+from cronstable.api import JobOptions, quorum_size
 from cronstable.builtin.web.families import OF_JOBS, OF_NODE
 from cronstable.config import compose_schema
 from cronstable.config.jobset import NOT_ACTED_ON_YET
@@ -23,6 +24,11 @@ DOCS = Path(__file__).parent
 KEYS = re.compile(r"(<!-- keys: ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 INERT = re.compile(r"(<!-- job keys without effect -->\n).*?(<!-- end -->)", re.DOTALL)
 METRICS = re.compile(r"(<!-- metrics of the (node|jobs) -->\n).*?(<!-- end -->)", re.DOTALL)
+MAJORITY = re.compile(r"(<!-- how often a majority is up -->\n).*?(<!-- end -->)", re.DOTALL)
+UP = (0.9, 0.99, 0.999)
+"""How much of the time one node is up."""
+HOURS = 8760
+"""Occurrences a year of an hourly job."""
 FILE = re.compile(r"(<!-- file: (\S+) -->\n)```python\n.*?```\n", re.DOTALL)
 REPORT = re.compile(r"^(jobs\[\]\.on[A-Za-z]+|notify)\.report")
 
@@ -101,8 +107,28 @@ def filled(page: str, schema: Mapping[str, Any]) -> str:
         lines = "".join(f"| `{one.shown}` | {one.kind} | {', '.join(one.labels)} | {one.about} |\n" for one in found)
         return f"{match[1]}| metric | kind | labels | |\n|---|---|---|---|\n{lines}{match[3]}"
 
-    page = METRICS.sub(metrics, page)
+    def majority(match: re.Match[str]) -> str:
+        heads = "".join(f" up {up:g} each: nines | skipped a year |" for up in UP)
+        lines = "".join(f"{majority_row(nodes)}\n" for nodes in range(1, 8))
+        return (
+            f"{match[1]}| nodes | majority | may fail |{heads}\n|---|---|---|{'---|' * 2 * len(UP)}\n{lines}{match[2]}"
+        )
+
+    page = MAJORITY.sub(majority, METRICS.sub(metrics, page))
     return INERT.sub(inert, FILE.sub(code, KEYS.sub(table, page)))
+
+
+def majority_row(nodes: int) -> str:
+    """One line: nines of the time with a majority up, and occurrences of an hourly Leader job skipped in a year."""
+    quorum = quorum_size(nodes)
+    cells = [f"| {nodes} | {quorum} | {nodes - quorum} |"]
+    for up in UP:
+        down = sum(comb(nodes, k) * up**k * (1 - up) ** (nodes - k) for k in range(quorum))
+        skipped = HOURS * down
+        cells.append(
+            f" {-log10(down):.2f} | {skipped:.0f} |" if skipped >= 100 else f" {-log10(down):.2f} | {skipped:.3g} |"
+        )
+    return "".join(cells)
 
 
 if __name__ == "__main__":
