@@ -92,7 +92,7 @@ class Access:
         """
         self._keeps = credentials
         try:
-            self._now = await self._read()
+            self._now = await self._read(None)
         except TimeoutError:
             raise PluginError(f"cluster.kubernetes: {SILENT_DISK}") from None
 
@@ -131,7 +131,7 @@ class Access:
             )
             if now == before.signature:
                 return
-            self._now = await self._read()
+            self._now = await self._read(before)
         except (TimeoutError, PluginError) as error:
             complaint = str(error) if isinstance(error, PluginError) else SILENT_DISK
             if complaint != self._complaint:
@@ -154,16 +154,21 @@ class Access:
 
     # -- in a thread
 
-    async def _read(self) -> _Loaded:
-        return await self._host.threads.run(self._make, timeout=READ_TIMEOUT, lane=LANE)
+    async def _read(self, before: _Loaded | None) -> _Loaded:
+        return await self._host.threads.run(lambda: self._make(before), timeout=READ_TIMEOUT, lane=LANE)
 
-    def _make(self) -> _Loaded:
+    def _make(self, before: _Loaded | None) -> _Loaded:
         target = self._target()
         if not self._keeps:
             return _Loaded(target, (), None, None)
         # Before the load: a file that changes meanwhile then differs at the next look.
         signature = _signature(self._paths(target))
-        context = _context(target) if target.server.startswith("https://") else None
+        context = None
+        if before is not None and _without(target.token, before.signature) == _without(target.token, signature):
+            # A token alone is no reason to give up open connections.
+            context = before.context
+        elif target.server.startswith("https://"):
+            context = _context(target)
         token = None
         if target.token:
             token = target.token.data if target.token.path is None else _token_of(target.token.path)
@@ -260,6 +265,10 @@ def _signature(paths: list[str]) -> Signature:
             raise PluginError(f"{path} cannot be read: {_reason(error)}") from None
         found.append((path, status.st_mtime_ns, status.st_size, status.st_ino))
     return tuple(found)
+
+
+def _without(token: Material, signature: Signature) -> Signature:
+    return tuple(one for one in signature if one[0] != token.path)
 
 
 def _reason(error: Exception) -> str:

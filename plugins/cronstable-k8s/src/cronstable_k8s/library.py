@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, Protocol, cast
-from urllib.parse import parse_qsl
 
 from cronstable.api import Host, HttpResponse, HttpStream, PluginError, Seconds
 from cronstable_k8s.settings import KubernetesSettings
@@ -39,12 +37,21 @@ class _Answer(Protocol):
 
     def stream(self, amt: int) -> Iterator[bytes]: ...
     def close(self) -> None: ...
+    def release_conn(self) -> None: ...
 
 
-class _Client(Protocol):
-    """``kubernetes.client.ApiClient``, as far as we use it."""
+class _Pool(Protocol):
+    """``urllib3.PoolManager`` as the client has set it up: CA, certificates, proxy."""
 
-    def call_api(self, path: str, method: str, **options: object) -> object: ...
+    def request(self, method: str, url: str, **options: object) -> _Answer: ...
+
+
+class _Configuration(Protocol):
+    """``kubernetes.client.Configuration``: address, and a token that it renews when it is asked for."""
+
+    host: str
+
+    def auth_settings(self) -> Mapping[str, Mapping[str, str]]: ...
 
 
 def is_installed() -> bool:
@@ -57,13 +64,13 @@ async def connect(host: Host, settings: KubernetesSettings) -> LibraryTransport:
     if not is_installed():
         raise PluginError(f"cluster.kubernetes.clientLibrary: library, and its package is not installed: {INSTALL}")
     try:
-        client = await host.threads.run(partial(_make, settings), timeout=LOAD_TIMEOUT, lane=LANE)
+        pool, configuration = await host.threads.run(partial(_make, settings), timeout=LOAD_TIMEOUT, lane=LANE)
     except TimeoutError:
         raise PluginError(f"cluster.kubernetes: the client library did not load within {LOAD_TIMEOUT:g} s") from None
-    return LibraryTransport(host, client)
+    return LibraryTransport(host, pool, configuration, settings.api_server)
 
 
-def _make(settings: KubernetesSettings) -> _Client:
+def _make(settings: KubernetesSettings) -> tuple[_Pool, _Configuration]:
     config = importlib.import_module("kubernetes.config")
     api = importlib.import_module("kubernetes.client")
     configuration = api.Configuration()
@@ -75,25 +82,30 @@ def _make(settings: KubernetesSettings) -> _Client:
     except Exception as error:  # noqa: BLE001 - see below
         # The package raises what it likes; its texts name files, and programs that failed.
         raise PluginError(f"cluster.kubernetes: the client library found no credentials: {_brief(error)}") from None
-    if settings.api_server is not None:
-        configuration.host = settings.api_server
-    configuration.retries = False
-    return cast("_Client", api.ApiClient(configuration))
+    pool = api.ApiClient(configuration).rest_client.pool_manager
+    return cast("_Pool", pool), cast("_Configuration", configuration)
 
 
 class LibraryTransport:
     """``Transport`` over the package, which reads tokens and certificates again by itself."""
 
-    def __init__(self, host: Host, client: _Client) -> None:
+    def __init__(self, host: Host, pool: _Pool, configuration: _Configuration, server: str | None = None) -> None:
         self._host = host
-        self._client = client
+        self._pool = pool
+        self._configuration = configuration
+        self._server = server
 
     async def request(self, method: str, path: str, content: bytes = b"", *, timeout: Seconds) -> HttpResponse:
         """See ``Transport.request``."""
 
         def call() -> HttpResponse:
             answer = self._call(method, path, content, (timeout, timeout))
-            return HttpResponse(answer.status, _lower(answer.headers), answer.data or b"")
+            try:
+                return HttpResponse(answer.status, _lower(answer.headers), answer.data)
+            except Exception as error:  # noqa: BLE001 - urllib3's, or those below it
+                raise ConnectionResetError(f"the client library: {_brief(error)}") from None
+            finally:
+                answer.release_conn()
 
         return await self._host.threads.run(call, timeout=timeout + GRACE, lane=LANE)
 
@@ -122,47 +134,30 @@ class LibraryTransport:
                 yield line
 
     def _call(self, method: str, path: str, content: bytes, timeout: tuple[Seconds, Seconds]) -> _Answer:
-        """In a thread. Every status is an answer; what is none is an ``OSError``."""
-        bare, _, query = path.partition("?")
+        """In a thread, below the package's own requests: those differ from version to version, and try again."""
+        urllib3 = importlib.import_module("urllib3")
+        headers = {"accept": "application/json", "content-type": "application/json"}
         try:
-            found = self._client.call_api(
-                bare,
+            for one in self._configuration.auth_settings().values():
+                if one["in"] == "header" and one["value"]:
+                    headers[one["key"]] = one["value"]
+            return self._pool.request(
                 method,
-                query_params=parse_qsl(query),
-                header_params={"Accept": "application/json", "Content-Type": "application/json"},
-                body=json.loads(content) if content else None,
-                auth_settings=["BearerToken"],
-                _preload_content=False,
-                _return_http_data_only=True,
-                _request_timeout=timeout,
+                # Not written into the configuration: each renewal of a token puts its own address back.
+                (self._server or self._configuration.host).rstrip("/") + path,
+                body=content or None,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=timeout[0], read=timeout[1]),
+                retries=False,
+                redirect=False,
+                preload_content=False,
             )
-        except Exception as error:  # noqa: BLE001 - ApiException, or whatever a credential program raises
-            return _refusal(error)
-        return cast("_Answer", found)
-
-
-class _Refusal:
-    """A status of 300 and more, which the package raises."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
-        self.status, self.headers, self.data = status, headers, data
-
-    def stream(self, amt: int) -> Iterator[bytes]:
-        return iter((self.data,))
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-def _refusal(error: Exception) -> _Answer:
-    status, body, headers = (getattr(error, name, None) for name in ("status", "body", "headers"))
-    if not isinstance(status, int) or status == 0:
-        name = type(error).__name__
-        if "Timeout" in name:
-            raise TimeoutError(f"the client library: {name}") from None
-        raise OSError(f"the client library: {_brief(error)}") from None
-    data = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else b""
-    return _Refusal(status, dict(headers.items()) if headers is not None else {}, data)
+        except urllib3.exceptions.NewConnectionError as error:
+            raise OSError(f"the client library: {_brief(error)}") from None
+        except urllib3.exceptions.TimeoutError as error:
+            raise TimeoutError(f"the client library: {_brief(error)}") from None
+        except Exception as error:  # noqa: BLE001 - urllib3's, or whatever a credential program raises
+            raise OSError(f"the client library: {_brief(error)}") from None
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:

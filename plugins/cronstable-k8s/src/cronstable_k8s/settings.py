@@ -120,7 +120,7 @@ def _times(problems: list[Problem], section: Section) -> tuple[int, Seconds, Sec
     if deadline >= duration:
         message = f"leaseDurationSeconds {duration} must be more than renewDeadlineSeconds {deadline:g}"
         problems.append(Problem(("leaseDurationSeconds",), message, hint="or the lease ends while it is renewed"))
-    elif deadline + retry >= duration:
+    elif retry < deadline and deadline + retry >= duration:
         message = f"renewDeadlineSeconds {deadline:g} + retryPeriodSeconds {retry:g} must be less than {duration}"
         hint = "a holder that begins to renew a retry period late must be done before leaseDurationSeconds is over"
         problems.append(Problem(("renewDeadlineSeconds",), message, hint=hint))
