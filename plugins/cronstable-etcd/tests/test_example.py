@@ -46,17 +46,19 @@ def test_the_compose_file_starts_the_sample_nodes_from_files_that_exist() -> Non
         assert (EXAMPLE / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_the_yaml_of_the_readme_is_valid(number: int, tmp_path: Path) -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     config = tmp_path / "cronstable.yaml"
     config.write_text(blocks[number])
-    assert loaded(config, {"ETCD_PASSWORD": "x"}).cluster.backend.name == "etcd"
+    found = loaded(config, {"ETCD_PASSWORD": "x"})
+    backend = found.state.backend if number == 2 else found.cluster.backend
+    assert backend.name == "etcd"
 
 
 def test_the_readme_names_every_key_of_the_schema() -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    for key in ("endpoints", "electionName", "ttl", "username", "password", "tls.ca", "tls.cert", "tls.key"):
+    for key in ("endpoints", "electionName", "ttl", "username", "password", "tls.ca", "tls.cert", "tls.key", "prefix"):
         assert f"`{key}`" in text
