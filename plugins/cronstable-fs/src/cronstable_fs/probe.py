@@ -188,18 +188,18 @@ def _clock_notes(before: float, written: float, after: float) -> Iterator[str]:
         yield text
 
 
-def sweep(fs: FileSystem, directory: str, now: float) -> None:
+def sweep(fs: FileSystem, directory: str, now: float, age: Seconds = LITTER_AGE) -> None:
     """Remove temporary files of processes that died. ``now`` by the clock that dates them."""
     with contextlib.suppress(OSError):
-        for path in litter(fs, directory, now):
+        for path in litter(fs, directory, now, age):
             disk.unlink_quietly(fs, path)
 
 
-def litter(fs: FileSystem, directory: str, now: float) -> Iterator[str]:
+def litter(fs: FileSystem, directory: str, now: float, age: Seconds = LITTER_AGE) -> Iterator[str]:
     """Temporary files of processes that died."""
     for name in sorted(fs.listdir(directory))[:LITTER_SWEPT]:
         path = os.path.join(directory, name)
-        if name.endswith(".tmp") and fs.mtime(path) < now - LITTER_AGE:
+        if name.endswith(".tmp") and fs.mtime(path) < now - age:
             yield path
 
 

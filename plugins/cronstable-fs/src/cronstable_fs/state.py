@@ -37,6 +37,8 @@ LEASE_LANE: Final = "cronstable-fs-state-lease"
 """Of their own: a renewal must not queue behind a thousand records (reference 13, row 35)."""
 OP_TIMEOUT: Final = 9.0
 """Seconds; a little less than the host waits, so that it hears what was waited for."""
+SWEPT_AGE: Final = 86_400.0
+"""Seconds after which ``open`` removes what a process left half written; a look over the store finds it before."""
 DEFAULT_TTL: Final = 30.0
 """Seconds, for a lease whose writer stored none."""
 
@@ -200,7 +202,7 @@ class FilesystemStateStore:
             disk.create_file(fs, scratch, b"probe\n")
             try:
                 refusal = locks_are_fiction(fs, scratch)
-                sweep(fs, layout.tmp, fs.mtime(scratch))
+                sweep(fs, layout.tmp, fs.mtime(scratch), SWEPT_AGE)
             finally:
                 disk.unlink_quietly(fs, scratch)
         if refusal is not None:
