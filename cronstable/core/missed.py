@@ -84,10 +84,10 @@ class Checkpoint:
     through: EpochSeconds
     gap: Gap | None = None
 
-    def record(self) -> dict[str, Json]:
-        """As it is kept in ``catchup/<job>``."""
+    def record(self, at: float) -> dict[str, Json]:
+        """As it is kept in ``catchup/<job>``. ``at``: wall seconds of now, for whoever collects what is old."""
         kind = "close" if self.gap is None else "open"
-        found: dict[str, Json] = {"kind": kind, "definition": self.definition, "through": self.through}
+        found: dict[str, Json] = {"kind": kind, "at": at, "definition": self.definition, "through": self.through}
         if self.gap is not None:
             found |= {"after": self.gap.after, "until": self.gap.until}
         return found

@@ -117,6 +117,7 @@ class ClaimsDriver:
         self._unclaimed: set[tuple[str, EpochSeconds]] = set()
         self._retries: dict[tuple[str, EpochSeconds, int], str] = {}
         self._missed: dict[tuple[str, EpochSeconds, int], Callable[[Decision | None], None]] = {}
+        self._catching_up: dict[str, Callable[[Decision | None], None]] = {}
         self._said: dict[str, float] = {}
         self.appended: Callable[[Seconds, str], None] = lambda took, answer: None
         self.retry_refused: Callable[[str], None] = lambda job: None
@@ -535,6 +536,8 @@ class ClaimsDriver:
                 return Decision(Verdict.DEFER, Reason.FENCED)
             self._feed(session, Spawned(claim.run_id))
             self._retries.pop(_key(claim.start), None)
+            if (over := self._missed.pop(_key(claim.start), None)) is not None:
+                self._catching_up[claim.run_id] = over
             self._settle(claim.run_id)
             return decision
         if decision.reason in _FINAL:
@@ -545,7 +548,9 @@ class ClaimsDriver:
         """The launcher is done with it. What was only refused for now stays ours and is launched again."""
         self._settle(claim.run_id)
         self._retries.pop(_key(claim.start), None)
-        if refusal is None or refusal.verdict is not Verdict.DEFER:
+        if (over := self._catching_up.pop(claim.run_id, None)) is not None:
+            over(refusal)
+        elif refusal is None or refusal.verdict is not Verdict.DEFER:
             self._end_missed(_key(claim.start), refusal)
         if all(one.run_id != claim.run_id for one in session.state.pending):
             return

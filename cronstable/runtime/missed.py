@@ -121,7 +121,8 @@ class MissedRuns:
 
     def _mark(self, job: Job, checkpoint: Checkpoint) -> None:
         self._checkpoints[job.name] = checkpoint
-        self._keeper.write(WriteKind.CHECKPOINT, self._stream(job), checkpoint.record(), keep=KEPT)
+        record = checkpoint.record(self._clock.now().wall)
+        self._keeper.write(WriteKind.CHECKPOINT, self._stream(job), record, keep=KEPT)
 
     def _stream(self, job: Job) -> str:
         """One for all nodes, unless each of them runs the job for itself."""

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from cronstable.config import Config
 from cronstable.core.clock import Clock, Seconds
 from cronstable.core.counters import PARTS, by_part, jobs_of, record
-from cronstable.core.job import ClusterPolicy, Job, Json
+from cronstable.core.job import Json
 from cronstable.core.records import KEEP, WriteKind, stream
 from cronstable.core.tally import JobTally, Tally
 from cronstable.runtime.state import StateKeeper
@@ -109,19 +109,13 @@ class Manifests:
     def write(self) -> None:
         """One manifest, in as many records as it takes."""
         config, node, now = self._config(), self._node(), self._clock.now().wall
-        names = sorted({name for job in config.jobs for name in _names(job, node)})
+        names = sorted(job.name for job in config.jobs)
         pieces = [names[i : i + NAMES] for i in range(0, len(names), NAMES)] or [[]]
         policy = self._keeper.policy
         grace = policy.gc_grace if policy is not None and policy.gc_grace is not None else 0.0
         keep = (math.ceil(grace / MANIFEST_EVERY) + 4) * len(pieces)
         for number, piece in enumerate(pieces):
             said: list[Json] = [*piece]
-            data: dict[str, Json] = {"at": now, "node": node, "jobSetId": config.job_set_id, "names": said}
+            data: dict[str, Json] = {"at": now, "host": node, "jobSetId": config.job_set_id, "names": said}
             data |= {"part": number, "parts": len(pieces)}
             self._keeper.write(WriteKind.MANIFEST, stream("manifests", node), data, keep=keep)
-
-
-def _names(job: Job, node: str) -> tuple[str, ...]:
-    """A job of every node has a watermark of its own on each, under its name and the node's."""
-    own = job.options.cluster_policy is ClusterPolicy.EVERY_NODE
-    return (job.name, f"{job.name}/{node}") if own else (job.name,)

@@ -89,7 +89,7 @@ def test_a_watermark_of_another_schedule_or_zone_says_nothing() -> None:
 def test_a_catch_up_that_was_not_finished_goes_on_where_it_stopped() -> None:
     one = job()
     open_ = Checkpoint(definition(one), NOON + 3600, Gap(NOON - 600, NOON))
-    assert Checkpoint.of(open_.record()) == open_
+    assert Checkpoint.of(open_.record(1.5)) == open_
     assert gap_of(open_, one, NOON + 7200) == Gap(NOON - 600, NOON + 7200)
 
 
@@ -99,7 +99,7 @@ KEYS = st.sampled_from(["definition", "through", "after", "until", "kind"])
 @given(st.dictionaries(KEYS, st.none() | st.text() | st.integers()))
 def test_any_record_is_a_checkpoint_or_none(found: dict[str, Any]) -> None:
     checkpoint = Checkpoint.of(found)
-    assert checkpoint is None or Checkpoint.of(checkpoint.record()) == checkpoint
+    assert checkpoint is None or Checkpoint.of(checkpoint.record(1.5)) == checkpoint
 
 
 @given(st.text(), st.floats(0, 1e6))

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from cronstable.core import claim_records
-from cronstable.core.decision import DecisionRing, Reason, Verdict
+from cronstable.core.decision import Decision, DecisionRing, Reason, Verdict
 from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job, JobOptions, Json
 from cronstable.core.lease_values import LeaseTiming
 from cronstable.core.runs import LiveRun, Outcome, RunRecord, Trigger
@@ -751,5 +751,116 @@ def test_a_bug_costs_a_second_and_not_the_daemon(monkeypatch: pytest.MonkeyPatch
             await f.until_wall(9.5)
             assert sorted(f.times())[-9:] == list(range(1, 10))
             assert len(f.times()) == len(set(f.times()))
+
+    run_virtual(story)
+
+
+def test_what_is_older_than_the_window_is_claimed_as_attempt_one_and_runs_as_attempt_zero_once() -> None:
+    async def story() -> None:
+        async with fleet(jobs=(job("minutely", "0 * * * * * *"),)) as f:
+            node = await f.node()
+            await f.until_wall(5)
+            ended: list[Decision | None] = []
+            old = START - 36_000
+            minutely = node.scheduler.jobs["minutely"]
+            assert node.claims.window == 60
+            assert node.claims.catch_up(minutely, old, ended.append)
+            await anyio.sleep(2)
+            late = [start for start in f.starts if start.at == old]
+            assert [(start.attempt, start.trigger) for start in late] == [(0, Trigger.CATCHUP)]
+            assert late[0].fence is not None
+            assert ended == [None]
+            claims = [start for record in f.records() for start in record.starts if start.at == old]
+            assert [claim.attempt for claim in claims] == [1]
+            # Somebody who asks again, on this node or on the next one, is told that it was decided.
+            assert node.claims.catch_up(minutely, old, ended.append)
+            await anyio.sleep(2)
+            assert [refusal and refusal.reason for refusal in ended] == [None, Reason.CLAIM_TAKEN]
+            assert len([start for start in f.starts if start.at == old]) == 1
+
+    run_virtual(story)
+
+
+def test_a_missed_run_whose_term_ends_is_put_off_and_a_follower_takes_none() -> None:
+    async def story() -> None:
+        async with fleet(jobs=(job("minutely", "0 * * * * * *"),)) as f:
+            node = await f.node("a")
+            other = await f.node("b")
+            await f.until_wall(5)
+            ended: list[Decision | None] = []
+            minutely = node.scheduler.jobs["minutely"]
+            assert not other.claims.catch_up(minutely, START - 36_000, ended.append)
+            node.down = True
+            assert node.claims.catch_up(minutely, START - 36_000, ended.append)
+            await until(lambda: other.leads, within=60)
+            node.down = False
+            await until(lambda: ended, within=60)
+            assert [refusal and refusal.reason for refusal in ended] == [Reason.FENCED]
+            assert [start for start in f.starts if start.at == START - 36_000] == []
+            assert other.claims.catch_up(minutely, START - 36_000, ended.append)
+            await anyio.sleep(2)
+            assert [start.node for start in f.starts if start.at == START - 36_000] == ["b"]
+
+    run_virtual(story)
+
+
+def test_a_forbidden_missed_run_waits_and_one_of_a_disabled_job_is_refused() -> None:
+    async def story() -> None:
+        forbid = job("minutely", "0 * * * * * *", overlap=ConcurrencyPolicy.FORBID)
+        async with fleet(jobs=(forbid,), lasts=20.0) as f:
+            node = await f.node()
+            await f.until_wall(5)
+            ended: list[Decision | None] = []
+            assert node.claims.catch_up(forbid, START - 36_000, ended.append)
+            await anyio.sleep(10)
+            assert ended == []
+            await anyio.sleep(30)
+            assert ended == [None]
+            assert len([start for start in f.starts if start.at == START - 36_000]) == 1
+
+    run_virtual(story)
+
+
+def test_an_occurrence_in_a_pause_that_is_over_is_not_caught_up() -> None:
+    async def story() -> None:
+        async with fleet(jobs=(job("minutely", "0 * * * * * *"),)) as f:
+            node = await f.node()
+            node.scheduler.paused_since = lambda name, at: START - 10 if at == START else None
+            await f.until_wall(65)
+            assert [start.at - START for start in f.starts] == [60]
+            assert node.decision("minutely", START) == (Verdict.SKIP, Reason.PAUSED)
+
+    run_virtual(story)
+
+
+def test_a_claimed_run_that_waits_for_a_success_is_skipped_in_the_log() -> None:
+    async def story() -> None:
+        async with fleet(jobs=(job("minutely", "0 * * * * * *"),)) as f:
+            node = await f.node()
+            refusal = Decision(Verdict.SKIP, Reason.LAST_NOT_SUCCEEDED)
+            node.scheduler.after_success = lambda job: refusal
+            await f.until_wall(5)
+            assert f.starts == []
+            assert node.decision("minutely", START) == (Verdict.SKIP, Reason.LAST_NOT_SUCCEEDED)
+            await anyio.sleep(3)
+            assert [skip.reason for record in f.records() for skip in record.skips] == ["last-not-succeeded"]
+            assert f.starts == []
+
+    run_virtual(story)
+
+
+def test_late_starts_of_the_sweep_are_bound_by_the_starting_deadline() -> None:
+    async def story() -> None:
+        late = job("minutely", "0 * * * * * *", startingDeadlineSeconds=20)
+        async with fleet(jobs=(late,)) as f:
+            first = await f.node("a")
+            await f.until_wall(-5)
+            first.kill()
+            f.nodes.remove(first)
+            await f.until_wall(30)
+            second = await f.node("b")
+            await f.until_wall(65)
+            assert [start.at - START for start in f.starts] == [60]
+            assert second.decision("minutely", START) == (Verdict.SKIP, Reason.STARTING_DEADLINE)
 
     run_virtual(story)
