@@ -20,6 +20,7 @@ from cronstable.cli import state_copy as copying
 from cronstable.cli.loading import loader, plugins_with_warnings, print_findings, warn
 from cronstable.cli.main import DEFAULT_CONFIG
 from cronstable.cli.state_check import damage_of
+from cronstable.cli.state_collect import collect, look
 from cronstable.config.model import StateConfig
 from cronstable.core.clock import Seconds
 from cronstable.core.store import StoreUnavailable
@@ -33,7 +34,6 @@ from cronstable.runtime.http import HttpxClient
 from cronstable.runtime.output import OutputHub
 from cronstable.runtime.processes import HostProcesses
 from cronstable.runtime.spawn import PosixSpawner
-from cronstable.runtime.state_gc import collect, look
 from cronstable.runtime.system import SystemClock, SystemIds, SystemRng
 from cronstable.runtime.threads import ThreadLanes
 
