@@ -25,6 +25,7 @@ from cronstable.runtime.process_table import ProcessTable
 from cronstable.runtime.scheduler import Scheduler
 from cronstable.runtime.state import StateKeeper
 from cronstable.runtime.state_counters import Counters, Counts, Manifests
+from cronstable.runtime.state_gc import Collector
 
 BOOT_WAIT: Final[Seconds] = 5.0
 """How long the first decisions wait for the state store: what falls due meanwhile is still on time (10 s)."""
@@ -94,6 +95,7 @@ class Durable:
         )
         self.counters = Counters(keeper=keeper, counts=counts, clock=clock, node=lambda: launcher.node)
         self.manifests = Manifests(keeper=keeper, config=config, clock=clock, node=lambda: launcher.node)
+        self.collector = Collector(keeper=keeper, clock=clock, rng=host.rng, log=log)
         self.archive = Archive(keeper=keeper, host=host, config=config, environ=environ)
         launcher.listeners += (self.archive, self.inflight)
 
@@ -105,6 +107,7 @@ class Durable:
         tasks.start_soon(self.pauses.run)
         tasks.start_soon(self.counters.run)
         tasks.start_soon(self.manifests.run)
+        tasks.start_soon(self.collector.run)
 
     async def boot(self) -> None:
         """What was before this start, as far as the first decisions need it; not for long."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -10,13 +9,12 @@ from typing import Final, Protocol
 from cronstable.config import Config
 from cronstable.core.clock import Clock, Seconds
 from cronstable.core.counters import PARTS, by_part, jobs_of, record
-from cronstable.core.job import Json
 from cronstable.core.records import KEEP, WriteKind, stream
+from cronstable.core.retention import MANIFEST_EVERY, Manifest, manifests_kept
 from cronstable.core.tally import JobTally, Tally
 from cronstable.runtime.state import StateKeeper
 
 SNAPSHOT_EVERY: Final[Seconds] = 15.0
-MANIFEST_EVERY: Final[Seconds] = 6 * 3600.0
 NAMES: Final = 5000
 """Jobs named in one record of a manifest; a larger set takes several."""
 
@@ -112,10 +110,7 @@ class Manifests:
         names = sorted(job.name for job in config.jobs)
         pieces = [names[i : i + NAMES] for i in range(0, len(names), NAMES)] or [[]]
         policy = self._keeper.policy
-        grace = policy.gc_grace if policy is not None and policy.gc_grace is not None else 0.0
-        keep = (math.ceil(grace / MANIFEST_EVERY) + 4) * len(pieces)
-        for number, piece in enumerate(pieces):
-            said: list[Json] = [*piece]
-            data: dict[str, Json] = {"at": now, "host": node, "jobSetId": config.job_set_id, "names": said}
-            data |= {"part": number, "parts": len(pieces)}
-            self._keeper.write(WriteKind.MANIFEST, stream("manifests", node), data, keep=keep)
+        keep = manifests_kept(policy.gc_grace if policy is not None else None) * len(pieces)
+        for piece in pieces:
+            manifest = Manifest(node, config.job_set_id, frozenset(piece), now)
+            self._keeper.write(WriteKind.MANIFEST, stream("manifests", node), manifest.row(), keep=keep)

@@ -1,38 +1,63 @@
-"""Collecting the records of jobs that are gone: the rule of ``core.retention`` carried out on a store."""
+"""The daily collection: what removed jobs left in the store goes when its grace is over (reference 4.7)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from typing import Final
 
-from cronstable.core.clock import Seconds
-from cronstable.core.records import decode
+from cronstable.core.clock import Clock, Seconds
 from cronstable.core.retention import Manifest, Retention, manifest_of
-from cronstable.plugin.state_store import StateStore
+from cronstable.plugin.protocols import Rng
+from cronstable.runtime.state import StateKeeper
+
+FIRST: Final[Seconds] = 3600.0
+"""After the start, and as much again by chance: nodes that start together do not collect together."""
+EVERY: Final[Seconds] = 86_400.0
 
 
-async def look(store: StateStore, grace: Seconds, now: float) -> Retention:
-    """What the manifests in the store say at ``now`` (wall seconds). Raises ``StoreUnavailable``."""
-    manifests: list[Manifest] = []
-    for name in await store.streams("manifests/"):
-        for record in await store.read(name):
-            row = decode(record.data)
-            manifest = manifest_of(row) if row is not None else None
-            if manifest is not None:
-                manifests.append(manifest)
-    return Retention.of(manifests, grace, now)
+class Collector:
+    """Every node collects; what one of them dropped the others do not find."""
 
+    def __init__(self, *, keeper: StateKeeper, clock: Clock, rng: Rng, log: logging.Logger) -> None:
+        self._keeper = keeper
+        self._clock = clock
+        self._rng = rng
+        self._log = log
 
-async def collect(store: StateStore, retention: Retention, *, dry_run: bool = False) -> AsyncIterator[str]:
-    """Drop the streams that may go, and yield their names. Raises ``StoreUnavailable``; safe to begin again.
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._clock.sleep(FIRST * (1 + self._rng.random()))
+        while True:
+            await self._keeper.opened()
+            await self.collect()
+            await self._clock.sleep(EVERY)
 
-    The newest record is read right before its stream goes: a job that came back meanwhile has written one. ``dry_run``:
-    nothing is dropped.
-    """
-    for name in await store.streams():
-        if not retention.candidate(name):
-            continue
-        newest = await store.read(name, limit=1)
-        if newest and retention.may_go(decode(newest[-1].data)):
-            if not dry_run:
-                await store.trim(name, 0)
-            yield name
+    async def collect(self) -> int:
+        """Once: how many streams went. A store that does not answer ends it until tomorrow."""
+        grace = self._keeper.policy.gc_grace if self._keeper.policy is not None else None
+        manifests = await self._manifests() if grace is not None else None
+        names = await self._keeper.streams() if manifests else None
+        if grace is None or not manifests or names is None:
+            return 0
+        retention = Retention.of(manifests, grace, self._clock.now().wall)
+        gone = 0
+        for name in filter(retention.candidate, names):
+            newest = await self._keeper.newest(name)
+            if newest is None:
+                break
+            if retention.may_go(newest.record):
+                gone += await self._keeper.trim(name, 0)
+        if gone:
+            self._log.info("state: %d streams of jobs that nobody has any more are dropped", gone)
+        return gone
+
+    async def _manifests(self) -> list[Manifest] | None:
+        found: list[Manifest] = []
+        names = await self._keeper.streams("manifests/")
+        for name in names or ():
+            rows = await self._keeper.read(name)
+            if rows is None:
+                # What this node said is not known: then nothing is known to be nobody's.
+                return None
+            found += [manifest for row in rows if (manifest := manifest_of(row)) is not None]
+        return found

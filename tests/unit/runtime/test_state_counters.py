@@ -16,13 +16,14 @@ from cronstable.config.model import StateConfig
 from cronstable.core.counters import PARTS, by_part, jobs_of, part_of, record
 from cronstable.core.events import RunFinished
 from cronstable.core.job import ClusterPolicy, Job, JobOptions
-from cronstable.core.records import decode, encode
+from cronstable.core.records import WriteKind, decode, encode
 from cronstable.core.runs import Outcome, RunKey, RunRecord
 from cronstable.core.schedule import Schedule
 from cronstable.core.tally import Histogram, JobTally
 from cronstable.plugin.descriptors import StateStoreBackend
 from cronstable.runtime.state import StateKeeper
 from cronstable.runtime.state_counters import Counters, Manifests
+from cronstable.runtime.state_gc import Collector
 from cronstable.runtime.tally import TallyKeeper
 from cronstable.testing.clock import VirtualClock, run_virtual
 from cronstable.testing.host import FakeHost, SeededRng
@@ -127,7 +128,6 @@ def test_a_manifest_names_every_job_and_comes_every_six_hours() -> None:
         assert isinstance(listed, list)
         found.update(listed)
     assert found == {*names, "every"}
-    assert {(one["part"], one["parts"]) for one in records} == {(0, 2), (1, 2)}
 
 
 COUNT, SECONDS = st.integers(0, 2**40), st.floats(0, 1e9)
@@ -149,6 +149,47 @@ def test_a_record_of_counts_says_all_of_them(jobs: dict[str, JobTally]) -> None:
     data = decode(encode(record(jobs)))
     assert data is not None
     assert jobs_of(data) == jobs
+
+
+DAY = 86_400
+
+
+def test_what_a_removed_job_left_goes_after_its_grace_and_not_before() -> None:
+    contents = Contents()
+
+    async def scene(world: World) -> None:
+        now = world.clock.now().wall
+        for name in ("a", "removed", "recent"):
+            at = now - (1 if name == "recent" else 0)
+            world.keeper.write(WriteKind.RUN_RECORD, f"runs/{name}", {"finishedAt": at})
+        collector = Collector(keeper=world.keeper, clock=world.clock, rng=SeededRng(), log=world.host.log)
+        await world.clock.sleep(3 * DAY)
+        assert await collector.collect() == 0
+        await world.clock.sleep(5 * DAY)
+        world.keeper.write(WriteKind.RUN_RECORD, "runs/recent", {"finishedAt": world.clock.now().wall})
+        await world.keeper.flush()
+        assert await collector.collect() == 1
+        assert sorted(name for name in contents.streams if name.startswith("runs/")) == ["runs/a", "runs/recent"]
+        assert await collector.collect() == 0
+
+    live(contents, ["a"], 1, scene)
+
+
+def test_the_collection_comes_once_a_day() -> None:
+    contents = Contents()
+
+    async def scene(world: World) -> None:
+        world.keeper.write(WriteKind.RUN_RECORD, "runs/removed", {"finishedAt": world.clock.now().wall})
+        collector = Collector(keeper=world.keeper, clock=world.clock, rng=SeededRng(), log=world.host.log)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(collector.run)
+            await world.clock.sleep(6 * DAY)
+            assert "runs/removed" in contents.streams
+            await world.clock.sleep(3 * DAY)
+            assert not contents.streams.get("runs/removed")
+            tasks.cancel_scope.cancel()
+
+    live(contents, ["a"], 1, scene)
 
 
 JUNK = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3))
