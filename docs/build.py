@@ -17,12 +17,10 @@ from typing import Any
 from cronstable.api import JobOptions, quorum_size
 from cronstable.builtin.web.families import OF_JOBS, OF_NODE
 from cronstable.config import compose_schema
-from cronstable.config.jobset import NOT_ACTED_ON_YET
 from cronstable.plugin.manager import load_plugins
 
 DOCS = Path(__file__).parent
 KEYS = re.compile(r"(<!-- keys: ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
-INERT = re.compile(r"(<!-- job keys without effect -->\n).*?(<!-- end -->)", re.DOTALL)
 METRICS = re.compile(r"(<!-- metrics of the (node|jobs) -->\n).*?(<!-- end -->)", re.DOTALL)
 MAJORITY = re.compile(r"(<!-- how often a majority is up -->\n).*?(<!-- end -->)", re.DOTALL)
 UP = (0.9, 0.99, 0.999)
@@ -99,9 +97,6 @@ def filled(page: str, schema: Mapping[str, Any]) -> str:
     def code(match: re.Match[str]) -> str:
         return f"{match[1]}```python\n{(DOCS.parent / match[2]).read_text(encoding='utf-8')}```\n"
 
-    def inert(match: re.Match[str]) -> str:
-        return f"{match[1]}{', '.join(f'`{key}`' for key in sorted(NOT_ACTED_ON_YET))}\n{match[2]}"
-
     def metrics(match: re.Match[str]) -> str:
         found = OF_JOBS if match[2] == "jobs" else OF_NODE
         lines = "".join(f"| `{one.shown}` | {one.kind} | {', '.join(one.labels)} | {one.about} |\n" for one in found)
@@ -115,7 +110,7 @@ def filled(page: str, schema: Mapping[str, Any]) -> str:
         )
 
     page = MAJORITY.sub(majority, METRICS.sub(metrics, page))
-    return INERT.sub(inert, FILE.sub(code, KEYS.sub(table, page)))
+    return FILE.sub(code, KEYS.sub(table, page))
 
 
 def majority_row(nodes: int) -> str:

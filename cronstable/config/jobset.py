@@ -19,18 +19,6 @@ from cronstable.core.schedule import Schedule, ScheduleError
 _IDENTITY: Final = frozenset({"name", "command", "schedule"})
 _FIVE: Final = ("minute", "hour", "dayOfMonth", "month", "dayOfWeek")
 
-NOT_ACTED_ON_YET: Final = frozenset(
-    {
-        "concurrencyScope",
-    }
-)
-"""Job keys that this version checks but does not follow; a key leaves this set with the change that follows it."""
-
-_INERT: Final[Mapping[str, Json]] = {
-    "concurrencyScope": "node",
-}
-"""Values that ask for nothing."""
-
 
 @dataclass(slots=True)
 class FileDefaults:
@@ -70,7 +58,6 @@ class JobSet:
                 for problem in prepared.problems:
                     self._note(layers, problem)
             self._add(document, i, usable, prepared, complete=not bad)
-        self._advise(document, jobs if isinstance(jobs, list) else ())
 
     def add_jobs(self, jobs: Iterable[Job]) -> None:
         """Take over jobs that were made elsewhere; their names must be new like all others."""
@@ -162,25 +149,6 @@ class JobSet:
                 owner,
             )
         )
-
-    def _advise(self, document: Document, jobs: Iterable[Json]) -> None:
-        """One advisory for the keys of a file that have no effect yet."""
-        first: KeyPath | None = None
-        named: set[str] = set()
-        assert document.root is not None
-        holders = [(("defaults",), document.root.get("defaults")), *((("jobs", i), job) for i, job in enumerate(jobs))]
-        for prefix, holder in holders:
-            if not isinstance(holder, dict) or NOT_ACTED_ON_YET.isdisjoint(holder):
-                continue
-            for key, value in holder.items():
-                if key in NOT_ACTED_ON_YET and (key not in _INERT or _INERT[key] != value):
-                    first = first or (*prefix, key)
-                    named.add(key)
-        if first is not None:
-            line, column, _ = document.place(first)
-            keys = ", ".join(f"`{key}`" for key in sorted(named))
-            message = f"accepted, not acted on yet: {keys}"
-            self.findings.add(Finding(document.file, line, column, first, message, Severity.ADVISORY))
 
 
 def _wrong_command(command: str | tuple[str, ...]) -> str | None:

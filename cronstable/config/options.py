@@ -168,11 +168,12 @@ class OptionsMaker:
                 problems.append(Problem(("env_file",), message))
         if options.user is not None or options.group is not None:
             problems += _accounts(options)
-        if options.raw.get("concurrencyScope") == "cluster" and options.concurrency_policy is ConcurrencyPolicy.ALLOW:
+        exclusive = options.concurrency_policy in (ConcurrencyPolicy.FORBID, ConcurrencyPolicy.REPLACE)
+        if options.raw.get("concurrencyScope") == "cluster" and not exclusive:
             problems.append(
                 Problem(
                     ("concurrencyScope",),
-                    "`cluster` means nothing while concurrencyPolicy is `Allow`",
+                    f"`cluster` means nothing while concurrencyPolicy is `{options.concurrency_policy}`",
                     hint="set concurrencyPolicy to Forbid or Replace",
                 )
             )

@@ -160,12 +160,6 @@ def test_every_variable_of_a_report_is_in_the_user_guide() -> None:
     assert set(get_args(JobEvent)) - documented == set()
 
 
-def test_the_status_page_lists_the_job_keys_without_effect(filled: Callable[[str], str]) -> None:
-    text = page("status.md")
-    assert "`concurrencyScope`" in text
-    assert text == filled(text), "run: make docs"
-
-
 # -- configurations ---------------------------------------------------------------------------------------------------
 
 

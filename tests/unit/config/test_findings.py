@@ -106,6 +106,7 @@ def test_ten_mistakes_in_three_files_are_ten_findings(load_files: Any, errors: E
         ("group: nobody-of-this-name", "unknown group `nobody-of-this-name`"),
         ("user: -5", "negative"),
         ("concurrencyScope: cluster", "while concurrencyPolicy is `Allow`"),
+        ("concurrencyScope: cluster\n    concurrencyPolicy: Queue", "while concurrencyPolicy is `Queue`"),
         ("onLate: {report: {shell: {command: echo}}}", "without a threshold"),
     ],
 )
