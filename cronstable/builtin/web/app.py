@@ -10,14 +10,16 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from cronstable.api import Host
+from cronstable.builtin.web import shapes
 from cronstable.builtin.web.acting import Acting
-from cronstable.builtin.web.answers import Failure, error_answer, fail
+from cronstable.builtin.web.answers import Failure, error_answer, fail, tagged
 from cronstable.builtin.web.auth import Forbidden, Guard, Unauthorized, foreign_origin
 from cronstable.builtin.web.certificate import Certificates
 from cronstable.builtin.web.dashboard import Dashboard
 from cronstable.builtin.web.eventlog import EventLog
 from cronstable.builtin.web.metrics import Exposition
 from cronstable.builtin.web.node import NodeLoad
+from cronstable.builtin.web.openapi import document
 from cronstable.builtin.web.planner import Planner
 from cronstable.builtin.web.reading import Reading
 from cronstable.builtin.web.routes import Route
@@ -49,6 +51,7 @@ class Api:
         self.events = EventLog(host)
         self.load = NodeLoad(host, settings.node_history)
         self.routes = tuple(self._routes())
+        self._described: bytes | None = None
         self.pages = tuple(Dashboard(self._site).routes()) if settings.ui else ()
         self._open = frozenset(route.path for route in (*self.routes, *self.pages) if route.open)
 
@@ -58,6 +61,14 @@ class Api:
         yield from Planner(self._site).routes()
         yield from Exposition(self._site, self.streams, Certificates(self._host, self._settings.tls)).routes()
         yield from Acting(self._site).routes()
+        yield Route("GET", "/openapi.json", self._openapi, "This description", (200, 304), "OpenApi")
+
+    async def _openapi(self, request: web.Request) -> web.Response:
+        """GET /openapi.json: the same as long as the service lives."""
+        if self._described is None:
+            version, tokens = self._host.snapshot().version, bool(self._settings.tokens)
+            self._described = shapes.dumps(document(self.routes, version, tokens=tokens))
+        return tagged(request, self._described)
 
     def application(self) -> web.Application:
         """The aiohttp application. Middlewares from the outside in: deadline, errors, origin, token."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,6 +18,7 @@ from cronstable.builtin.web.answers import (
     json_bytes,
     limit_of,
     matches,
+    tagged,
 )
 from cronstable.builtin.web.documents import ClusterDocument, JobsDocument, Rendered
 from cronstable.builtin.web.node import NodeLoad
@@ -178,7 +178,7 @@ class Reading:
         body = await self._site.host.threads.run(
             lambda: shapes.dumps(shapes.activity_document(snapshot, limit)), timeout=OFF_LOOP, lane="web"
         )
-        return self._tagged(request, body)
+        return tagged(request, body)
 
     async def cluster(self, request: web.Request) -> web.Response:
         """GET /cluster."""
@@ -186,7 +186,7 @@ class Reading:
 
     async def fleet(self, request: web.Request) -> web.Response:
         """GET /fleet, with an entity tag."""
-        return self._tagged(request, shapes.dumps(shapes.fleet_document(self._site.host.snapshot())))
+        return tagged(request, shapes.dumps(shapes.fleet_document(self._site.host.snapshot())))
 
     async def job_set_id(self, request: web.Request) -> web.Response:
         """GET /job-set-id: text, or JSON for who asks for it."""
@@ -215,15 +215,6 @@ class Reading:
         """GET /readyz: 503 with the reason until this node does its work."""
         reason = shapes.not_ready(self._site.host.snapshot())
         return json_answer({"status": "ready"}) if reason is None else error_answer(503, reason)
-
-    def _tagged(self, request: web.Request, body: bytes) -> web.Response:
-        """The document, or 304 for who has it."""
-        etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-        if matches(request, etag):
-            return web.Response(status=304, headers={"ETag": etag})
-        answer = json_bytes(body)
-        answer.headers["ETag"] = etag
-        return answer
 
     async def _compressed(self, rendered: Rendered) -> bytes:
         """The body compressed, off the event loop, once per rendered list."""
