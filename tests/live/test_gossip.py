@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -361,3 +362,85 @@ def test_a_mesh_beside_a_lease_shows_the_fleet_and_its_edit_keeps_the_leader(
     assert leader.cluster()["is_leader"]
     assert leader.cluster()["lease"]["fence"] == fence
     assert "leadership lost" not in leader.log.read_text()
+
+
+EVERY_THREE = (
+    "  - name: three\n"
+    "    command: 'echo \"$NODE $CRONSTABLE_SCHEDULED_AT $(date +%s.%N)\" >> STAMPS'\n"
+    '    schedule: "*/3 * * * * * *"\n'
+    "    clusterPolicy: Leader\n"
+)
+
+
+class Migration:
+    """Three nodes whose cluster section is edited while they run."""
+
+    def __init__(self, fleet: Fleet, mesh: Mesh, waiting: Wait) -> None:
+        self.fleet, self.mesh, self.waiting = fleet, mesh, waiting
+        self.names = {node.name: i for i, node in enumerate(fleet.nodes)}
+
+    def edit(self, node: Any, *, cluster: bool = True, elects: bool = False) -> None:
+        """Right after an occurrence, so that there is time until the next one."""
+        count = len(self.fleet.occurrences())
+        text = node.config.read_text()
+        head, tail = text[: text.index("cluster:")] if "cluster:" in text else text.split("jobs:")[0], text
+        section = self.mesh.cluster_of(self.names[node.name])
+        section = section if elects else section.replace("electLeader: true", "electLeader: false")
+        own = f"cluster:\n  nodeName: {node.name}\n{section}" if cluster else ""
+        node.config.write_text(f"{head}{own}jobs:{tail.split('jobs:')[1]}")
+        if node.alive:
+            self.waiting(lambda: len(self.fleet.occurrences()) > count, 60, "an occurrence")
+            node.send(signal.SIGHUP)
+
+    def runs(self, more: int = 2) -> None:
+        """So many more occurrences."""
+        count = len({at for _, at, _ in self.fleet.occurrences()})
+        self.waiting(lambda: len({at for _, at, _ in self.fleet.occurrences()}) >= count + more, 60, "occurrences")
+
+    def agreed(self) -> None:
+        def all_agree() -> bool:
+            views = [node.cluster() for node in self.fleet.nodes]
+            return all(v and [p["status"] for p in v.get("peers", [])] == ["agreed", "agreed"] for v in views)
+
+        self.waiting(all_agree, 60, "all to agree")
+
+    def elected(self, count: int) -> None:
+        def switched() -> bool:
+            return sum(bool((node.cluster() or {}).get("elect_leader")) for node in self.fleet.nodes) == count
+
+        self.waiting(switched, 60, f"{count} nodes to elect")
+
+
+def test_one_node_becomes_a_cluster_and_one_node_again_and_no_occurrence_is_lost(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait
+) -> None:
+    mesh = make_mesh()
+    fleet = make_fleet(backend_of=mesh.cluster_of, jobs=EVERY_THREE)
+    first, *others = fleet.nodes
+    way = Migration(fleet, mesh, waiting)
+    way.edit(first, cluster=False)
+    first.start()
+    waiting(lambda: fleet.occurrences(), 60, "the single node to run")
+    for node in (first, *others):
+        # Attestation first: every replica still runs everything, and they are seen to agree.
+        way.edit(node)
+        if node is not first:
+            node.start()
+    way.agreed()
+    for count, node in enumerate(fleet.nodes, start=1):
+        way.edit(node, elects=True)
+        way.elected(count)
+    switched = max(at for _, at, _ in fleet.occurrences())
+    way.runs(3)
+    since = [at for _, at, _ in fleet.occurrences() if at > switched]
+    assert len(since) == len(set(since)), "doubled after the last node had switched"
+    for count, node in enumerate(fleet.nodes, start=1):
+        way.edit(node)
+        way.elected(len(fleet.nodes) - count)
+    for node in others:
+        node.send(signal.SIGTERM)
+        node.wait(30)
+    way.edit(first, cluster=False)
+    way.runs()
+    times = sorted({datetime.fromisoformat(at).timestamp() for _, at, _ in fleet.occurrences()})
+    assert times == [times[0] + 3 * i for i in range(len(times))], "an occurrence was lost on the way"
