@@ -285,7 +285,7 @@ def test_the_factory_touches_nothing_and_the_store_says_where_it_is(model: Any, 
         assert a.line.calls == []
         info = await store.open()
         assert (info.backend, info.topology) == ("etcd", Topology.SHARED)
-        assert info.location == "etcd at http://member-1:2379 below here"
+        assert info.location == "http://member-1:2379 below here"
 
     run_virtual(story)
 

@@ -124,7 +124,7 @@ class EtcdStateStore:
             if there is None or there.value != VERSION:
                 raise StoreUnavailable(f"{_shown(self._meta)} is not of this version: {_value_of(there)!r:.60}")
         self._ends.clear()
-        return StoreInfo("etcd", Topology.SHARED, f"etcd at {self._location} below {self._prefix}")
+        return StoreInfo("etcd", Topology.SHARED, f"{self._location} below {self._prefix}")
 
     async def aclose(self) -> None:
         """See ``StateStore.aclose``. The connections are the host's."""
