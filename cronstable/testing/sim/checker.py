@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from cronstable.core import claim_records
-from cronstable.core.claim_values import Head
+from cronstable.core.claim_values import Head, Record
 from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.job import ClusterPolicy, Job
@@ -26,7 +26,6 @@ LATE: Final[Seconds] = 10.0
 """A start this long after T is a late one."""
 ENOUGH: Final[Seconds] = 12.0
 """A node that could work so long without a break has swept what was owed (L2)."""
-PROVISIONAL: Final[Seconds] = 0.0
 BURST: Final = 30.0
 """Requests of the lease to a failing store are counted over so many seconds (L4)."""
 
@@ -72,6 +71,10 @@ class _Claim:
     head: Head
     run_id: str
     process: Process
+    landed: float
+    fence: int
+    given_up: bool = False
+    answered: bool = False
 
 
 class Checker:
@@ -84,8 +87,10 @@ class Checker:
         self._starts: dict[tuple[str, EpochSeconds], list[tuple[int, str]]] = {}
         self._decided: dict[tuple[str, EpochSeconds], float] = {}
         self._claims: dict[str, _Claim] = {}
+        self._last_claim: dict[tuple[str, EpochSeconds], _Claim] = {}
         self._deadlines: dict[str, float] = {}
         self._fence = 0
+        self._opens = 0
         self._head: Head | None = None
         self._floor: EpochSeconds | None = None
         self._asked: dict[str, list[float]] = {}
@@ -94,17 +99,26 @@ class Checker:
         self._led_until: float | None = None
         self._verdicts: dict[tuple[str, str, EpochSeconds], Verdict] = {}
         self._excused = 0.0
+        self._abstain_until = 0.0
+        self._froze: dict[str, float] = {}
 
     def violate(self, invariant: str, text: str) -> None:
         """Something does not hold."""
         self._world.log("!!", f"{invariant} {text}")
         self.violations.append(Violation(invariant, self._world.engine.at, text))
+        if self._world.setup.first_only:
+            self._world.engine.halt()
 
     # -- leadership ---------------------------------------------------------------------------------------------------
 
     def excuse(self, seconds: Seconds) -> None:
         """The store broke its word (a lease that was deleted or dropped): S1 is not promised for a while (DESIGN 6)."""
         self._excused = max(self._excused, self._world.engine.at + seconds)
+
+    def froze(self, node: Node) -> None:
+        """The clocks of a node stood still: what it may do by them it does late, and no clock of its own can tell."""
+        self._froze[node.name] = self._world.engine.at
+        self.excuse(2 * self._world.timing_of(node.index).ttl)
 
     def leaders(self) -> None:
         """S1: at most one node may act as leader at this instant."""
@@ -172,7 +186,16 @@ class Checker:
                 self.violate("S3", f"{node.name} holds fence {value.grant.fence} after {self._fence}")
             self._fence = max(self._fence, value.grant.fence)
         elif operation == "release":
+            self._let_go(node)
+
+    def _let_go(self, node: Node) -> None:
+        process, lease = node.process, self._world.network.lease
+        if process is None or process.lease is None or lease.record is None or not lease.released:
+            return
+        if lease.record.holder == process.lease.state.me:
             self.gone()
+            if process.claims is not None and process.claims.settled:
+                process.released = self._opens
 
     def appended(self, node: Node, number: int, data: bytes) -> None:
         """A record landed. S3 and S4 for terms, and what it claims and skips."""
@@ -184,30 +207,46 @@ class Checker:
             if self._floor is None:
                 self._floor = head.floor
             self._head = head
+            self._opens += 1
         elif before is None or head.term != before.term:
             self.violate("S4", f"{node.name} appended {number} in a term that a newer one had ended")
         process = node.process
+        what = "opens term" if head.opens else "says"
+        claims = " ".join(f"{start.job}/{self._text(start.at)}" for start in record.starts)
+        self._world.log(node.name, f"record {number} lands: {what} {head.fence} {claims}".rstrip())
         for index, start in enumerate(record.starts):
             run_id = record.run_id(index)
             if process is not None:
-                self._claims[run_id] = _Claim(start.job, start.at, start.attempt, head, run_id, process)
+                landed = self._world.engine.at
+                fence = self._world.network.lease.last_fence
+                claim = _Claim(start.job, start.at, start.attempt, head, run_id, process, landed, fence)
+                self._claims[run_id] = self._last_claim[(start.job, start.at)] = claim
             self.counts.claimed += 1
         if record.skips:
-            claims = {(c.job, c.at): c for c in self._claims.values()} if self._lost(record.skips) else {}
             for skip in record.skips:
-                self._skip(node, head, skip.job, skip.at, skip.reason, claims.get((skip.job, skip.at)))
-
-    @staticmethod
-    def _lost(skips: object) -> bool:
-        return any(skip.reason == Reason.CLAIMED_NOT_STARTED for skip in skips)  # type: ignore[attr-defined]
+                self._skip(node, head, skip.job, skip.at, skip.reason, self._last_claim.get((skip.job, skip.at)))
 
     def _skip(self, node: Node, head: Head, job: str, at: EpochSeconds, reason: str, claim: _Claim | None) -> None:
         self._decided.setdefault((job, at), self._world.engine.at)
         self.counts.skips[reason] = self.counts.skips.get(reason, 0) + 1
         self._world.log(node.name, f"skips {job} {self._text(at)}: {reason}")
-        if reason == Reason.CLAIMED_NOT_STARTED and claim is not None and claim.head.token == head.token:
-            # Only a claim of a process that is gone, or stood still while another one led, may be given up.
+        if reason != Reason.CLAIMED_NOT_STARTED or claim is None:
+            return
+        claim.given_up = True
+        # Only a claim of a process that is gone, or stood still while another one led, may be given up; or one that its
+        # own process never heard of before its term ended (claims.md 3).
+        same_term = claim.fence == self._world.network.lease.last_fence
+        if claim.head.token == head.token and (claim.answered or same_term):
             self.violate("L2", f"{node.name} gave up its own claim of {job} {self._text(at)}")
+        elif claim.process.released == self._opens - 1:
+            self.violate("L2", f"the claim of {job} {self._text(at)} was lost in an orderly stop")
+
+    def answered(self, record: Record) -> None:
+        """A process was told that its record landed."""
+        for index in range(len(record.starts)):
+            claim = self._claims.get(record.run_id(index))
+            if claim is not None:
+                claim.answered = True
 
     # -- starts -------------------------------------------------------------------------------------------------------
 
@@ -240,6 +279,8 @@ class Checker:
         claim = self._claims.get(key.run_id)
         if claim is None or (claim.job, claim.at, claim.attempt) != (job.name, at, key.attempt):
             self.violate("S2", f"{node.name} started {what} without a claim in the log")
+        elif claim.given_up and self._froze.get(node.name, -1.0) < claim.landed:
+            self.violate("S2", f"{node.name} started {what} after it was written off")
         others = [name for attempt, name in before if attempt == key.attempt]
         if others:
             self.counts.duplicates += 1
@@ -288,9 +329,16 @@ class Checker:
             self._working.append((self._since[1], now))
         self._since = None
 
+    def stood_down(self, seconds: Seconds) -> None:
+        """A node does not ask for the lease for so long."""
+        self._abstain_until = max(self._abstain_until, self._world.engine.at + seconds + 30.0)
+
     def calm(self) -> None:
         """L1: faults are over for as long as a takeover takes, so exactly one node leads."""
         found = [n.name for n in self._world.nodes if n.process and n.process.lease and n.process.lease.leads()]
+        if self._world.engine.at < self._abstain_until:
+            # A node whose clock made it unfit leaves the lease to others, and there may be none.
+            return
         if len(found) != 1:
             self.violate("L1", f"{len(found)} nodes lead in calm: {', '.join(found) or 'none'}")
         elif not any(n.process and n.process.claims and n.process.claims.works() for n in self._world.nodes):

@@ -89,6 +89,7 @@ class ClaimsSide:
         self._left = Wants()
         self._swept_at = float("-inf")
         self._closing = False
+        self.settled = False
         self._launching: dict[str, bool] = {}
         self._settled = Signal()
         self._wake = Signal()
@@ -295,6 +296,7 @@ class ClaimsSide:
             case Alarm(kind, text):
                 self._world.alarm(self._node, kind, text)
             case StandDown():
+                self._world.checker.stood_down(STAND_DOWN)
                 yield from self._lease.stand_down(STAND_DOWN)
             case _:
                 assert_never(command)
@@ -304,6 +306,9 @@ class ClaimsSide:
         self._world.moment(self._node, Moment.OPENING if opening else Moment.CLAIMING)
         appended = yield from self.door.append(number, data)
         assert isinstance(appended, Won | Taken | Fenced | Full | Unknown)
+        flight = self.state.flight
+        if isinstance(appended, Won) and flight is not None and flight.data == data:
+            self._world.checker.answered(flight.record)
         self._follow_term()
         commands = self._feed(Answer(appended))
         if any(isinstance(command, Spawn) for command in commands):
@@ -463,6 +468,7 @@ class ClaimsSide:
                 yield from pause(self._node, PAUSE)
         if self._term is not None:
             yield from self.handover.leave()
+        self.settled = self.state.flight is None
         self.state, ids = claim_log.give_back(self.state)
         self._lease.given_back = ids
 

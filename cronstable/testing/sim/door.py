@@ -41,22 +41,26 @@ class Door:
         if grant is None:
             self._lease.free.give()
             return Fenced()
-        checker, node = self._process.world.checker, self._process.node
+        world, node = self._process.world, self._process.node
+        checker, network, engine = world.checker, world.network, world.engine
 
         def commit() -> object:
             answer = store.commit_append(grant, number, record)
             if isinstance(answer, Won):
+                network.landed[number] = engine.at
                 checker.appended(node, number, record)
             return answer
 
-        answer = yield from self._ask("append", commit)
-        self._lease.free.give()
+        try:
+            answer = yield from self._ask("append", commit)
+        finally:
+            self._lease.free.give()
         return Unknown() if answer is None else answer
 
     def read(self, number: int) -> Steps[tuple[bytes | None] | None]:
         """See ``Claims.read``."""
-        records = self._lease.store.lease
-        answer = yield from self._ask("read", lambda: (records.records.get(number),))
+        lease, shows = self._lease.store.lease, self._process.world.network.shows
+        answer = yield from self._ask("read", lambda: (lease.records.get(number) if shows(number) else None,))
         return answer if isinstance(answer, tuple) else None
 
     def span(self) -> Steps[Span | None]:
@@ -64,7 +68,7 @@ class Door:
         lease, world = self._lease.store.lease, self._process.world
 
         def look() -> Span:
-            numbers = lease.records
+            numbers = [number for number in lease.records if world.network.shows(number)]
             last = max(numbers, default=max(0, lease.low - 1))
             return Span(min(numbers, default=lease.low), last, world.wall())
 
@@ -75,9 +79,11 @@ class Door:
         """See ``Claims.trim``."""
         yield from self._lease.free.take()
         grant, store = self._lease.grant, self._lease.store
-        if grant is not None:
-            yield from self._ask("trim", lambda: store.commit_trim(grant, first))
-        self._lease.free.give()
+        try:
+            if grant is not None:
+                yield from self._ask("trim", lambda: store.commit_trim(grant, first))
+        finally:
+            self._lease.free.give()
 
     def put_entry(self, entry: bytes) -> Steps[None]:
         """See ``Claims.put_entry``."""

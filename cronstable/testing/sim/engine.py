@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
@@ -119,6 +120,7 @@ class Engine:
     def __init__(self, dice: Dice) -> None:
         self.at = 0.0
         self.events = 0
+        self.halted = False
         self._dice = dice
         self._heap: list[tuple[float, int, int, Callable[[], None]]] = []
         self._age = 0
@@ -138,7 +140,7 @@ class Engine:
         """Everything up to ``until``."""
         heap = self._heap
         at_once = 0
-        while heap and heap[0][0] <= until:
+        while heap and heap[0][0] <= until and not self.halted:
             at, _, _, action = heapq.heappop(heap)
             at_once = at_once + 1 if at == self.at else 0
             if at_once > SPINNING:
@@ -146,7 +148,12 @@ class Engine:
             self.at = at
             self.events += 1
             action()
-        self.at = until
+        if not self.halted:
+            self.at = until
+
+    def halt(self) -> None:
+        """Nothing more happens."""
+        self.halted = True
 
 
 class Fiber:
@@ -168,6 +175,11 @@ class Fiber:
     def end(self) -> None:
         """As when the process dies: no cleanup of its own."""
         self.over = True
+
+    def cancel(self) -> None:
+        """As when a task is cancelled: what it holds is given back. Not from within itself."""
+        self.over = True
+        self._steps.close()
 
     def resume(self, ticket: int, value: object) -> None:
         """What was waited for under ``ticket`` has come, unless something else came before."""
@@ -206,24 +218,35 @@ class Fiber:
 
 
 class Lock:
-    """One fiber at a time."""
+    """One fiber at a time, in the order in which they came."""
 
-    __slots__ = ("_free", "_held")
+    __slots__ = ("_held", "_queue")
 
     def __init__(self) -> None:
         self._held = False
-        self._free = Signal()
+        self._queue: deque[Signal] = deque()
 
     def take(self) -> Steps[None]:
         """Wait for it."""
-        while self._held:
-            yield Sleep(math.inf, self._free)
+        if self._held:
+            turn = Signal()
+            self._queue.append(turn)
+            try:
+                yield Sleep(math.inf, turn)
+            except GeneratorExit:
+                if turn in self._queue:
+                    self._queue.remove(turn)
+                else:
+                    self.give()
+                raise
         self._held = True
 
     def give(self) -> None:
         """Let the next one have it."""
-        self._held = False
-        self._free.set()
+        if self._queue:
+            self._queue.popleft().set()
+        else:
+            self._held = False
 
 
 def pause(machine: Machine, seconds: float, signal: Signal | None = None) -> Steps[bool]:

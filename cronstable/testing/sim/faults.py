@@ -45,6 +45,7 @@ class How(StrEnum):
     DELETED = "lease deleted by hand"
     EXPIRED_EARLY = "lease expires early"
     KEPT = "lease kept too long"
+    LAGS = "fresh records are not seen"
 
 
 VARIANTS: Final[dict[Kind, tuple[How, ...]]] = {
@@ -62,6 +63,7 @@ VARIANTS: Final[dict[Kind, tuple[How, ...]]] = {
         How.DELETED,
         How.EXPIRED_EARLY,
         How.KEPT,
+        How.LAGS,
     ),
 }
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from cronstable.testing.sim.node import Node
     from cronstable.testing.sim.world import World
 
+LAG: Seconds = 2.0
+"""How long a fresh record may stay hidden: less than the claim log's patience with what must exist."""
 WRITES = frozenset({"acquire", "renew", "release", "append", "trim", "put_entry"})
 
 
@@ -42,6 +44,7 @@ class Network:
         self.lease = MemoryLease()
         self.handles: list[MemoryLeaseStore] = []
         self.wrong: dict[How, int] = {}
+        self.landed: dict[int, float] = {}
         self.version = 0
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -124,6 +127,10 @@ class Network:
         if isinstance(value, Held) or ask.operation == "append":
             self._world.moment_landed(node, ask.operation)
         return Reply(value)
+
+    def shows(self, number: int) -> bool:
+        """Whether a record is seen: a network file system may hide a fresh one for a while."""
+        return How.LAGS not in self.wrong or self.landed.get(number, -LAG) <= self._engine.at - LAG
 
     # -- what happens at the store by itself --------------------------------------------------------------------------
 

@@ -105,6 +105,7 @@ class Process:
         self.dice = node.dice.child(str(number))
         self.stopping = False
         self.over = False
+        self.released: int | None = None
         self._fibers: list[Fiber] = []
         self.lease: LeaseSide | None = None
         self.claims: ClaimsSide | None = None
@@ -211,28 +212,31 @@ class LeaseSide:
 
     def _turn(self) -> Steps[bool]:
         yield from self.free.take()
-        wait: Wait | None = None
+        try:
+            wait = yield from self._ask_what_is_due()
+        finally:
+            self.free.give()
+        if isinstance(wait, Wait):
+            until = max(wait.until, self._process.now().boot + SHORTEST_WAIT)
+            yield Sleep(until, self._sleep)
+        return not isinstance(wait, Finished)
+
+    def _ask_what_is_due(self) -> Steps[Wait | Finished | None]:
+        last: Wait | Finished | None = None
         dice = self._dice
         for command in self._step(Ready(dice.token(8), dice.token(6), dice.random())):
             match command:
-                case Wait():
-                    wait = command
+                case Wait() | Finished():
+                    last = command
                 case Acquire() | Renew() | Observe() | Release():
                     event = yield from self._ask(command)
                     self._note_returned(command, event)
                     self._step(event)
-                case Finished():
-                    self.free.give()
-                    return False
                 case Gained() | Lost() | Quorum() | Note():
                     pass
                 case _:
                     assert_never(command)
-        self.free.give()
-        if wait is not None:
-            until = max(wait.until, self._process.now().boot + SHORTEST_WAIT)
-            yield Sleep(until, self._sleep)
-        return True
+        return last
 
     def _note_returned(self, request: Request, event: Event) -> None:
         """See ``LeaseBackend``: what a released lease gives back, for the term that is won right after."""

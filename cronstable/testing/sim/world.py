@@ -38,7 +38,8 @@ class Setup:
     ``ttls``: one for each node that has another one than ``ttl``. ``window`` None: what ``auto`` stands for.
     ``every``: from one fault to the next, on average. ``run_seconds``: how long a run takes, on average; ``failing``:
     which part of them fails. ``coarse``: an idle node looks less often than it really would, and a waiting one watches,
-    so that whole days take seconds. ``start``: wall seconds at which it begins.
+    so that whole days take seconds. ``first_only``: the first violation ends it. ``start``: wall seconds at which it
+    begins. ``plan``: the faults, instead of those that are drawn.
     """
 
     jobs: Sequence[Job]
@@ -57,6 +58,7 @@ class Setup:
     run_seconds: Seconds = 2.0
     failing: float = 0.1
     coarse: bool = True
+    first_only: bool = False
     start: float = 1_767_225_600.0
     store: type[MemoryLeaseStore] = MemoryLeaseStore
     plan: tuple[Fault, ...] | None = None
@@ -117,7 +119,7 @@ class World:
         poll = self.flavour.timing.poll if self.flavour.polls else 0.0
         self.network = Network(self, self.engine, expires_itself=self.flavour.expires_itself, poll=poll)
         self.nodes = [Node(self, index) for index in range(setup.nodes)]
-        self._armed: list[Fault] = []
+        self._armed: list[tuple[Fault, Seconds]] = []
         self._made = 0
 
     # -- what the parts ask of it -------------------------------------------------------------------------------------
@@ -175,12 +177,15 @@ class World:
 
     def moment(self, node: Node, moment: Moment) -> None:
         """An awkward instant of a node: a fault that waits for it strikes."""
-        for fault in self._armed:
+        for armed in self._armed:
+            fault, until = armed
             if fault.moment is moment:
-                self._armed.remove(fault)
+                self._armed.remove(armed)
                 counts = self.checker.counts.moments
                 counts[moment] = counts.get(moment, 0) + 1
-                self._strike(replace(fault, node=node.index))
+                # It was waited for: it is over when its span is, all the same.
+                seconds = min(fault.seconds, max(0.1, until - self.engine.at))
+                self._strike(replace(fault, node=node.index, seconds=seconds))
                 return
 
     def moment_landed(self, node: Node, operation: str) -> None:
@@ -192,12 +197,12 @@ class World:
         if fault.moment is None:
             self._strike(fault)
         else:
-            self._armed.append(fault)
-            self.engine.after(until - self.engine.at, partial(self._disarm, fault))
+            self._armed.append((fault, until))
+            self.engine.after(until - self.engine.at, partial(self._disarm, (fault, until)))
 
-    def _disarm(self, fault: Fault) -> None:
-        if fault in self._armed:
-            self._armed.remove(fault)
+    def _disarm(self, armed: tuple[Fault, Seconds]) -> None:
+        if armed in self._armed:
+            self._armed.remove(armed)
 
     def _strike(self, fault: Fault) -> None:
         node = self.nodes[fault.node]
@@ -247,7 +252,7 @@ class World:
             if How.FROZEN not in node.halted and fault.how is How.FROZEN:
                 node.clock.freeze(False, self.engine.at)
                 # Its boot clock did not count the time, so its deadline means nothing until its next answer (DESIGN 6).
-                self.checker.excuse(2 * self.timing_of(node.index).ttl)
+                self.checker.froze(node)
                 self.engine.after(2.0, lambda: node.clock.step(-node.clock.error(self.engine.at)))
             if not node.halted:
                 self.log(node.name, "goes on")
@@ -296,20 +301,20 @@ class World:
         process.runs.stop_retries()
         lease, claims = process.lease, process.claims
         if lease is not None and claims is not None:
-            _end(process.claims_fiber)
+            _cancel(process.claims_fiber)
             yield from claims.close()
-            _end(process.lease_fiber)
+            _cancel(process.lease_fiber)
             letting_go = process.start(lease.let_go())
             until = process.now().boot + STOP_ROUNDS * lease.state.timing.op_timeout
             while not letting_go.over and process.now().boot < until:
                 yield from pause(process.node, 0.02)
-            letting_go.end()
+            letting_go.cancel()
             draining = process.start(claims.handover.drain()) if claims.had_term else None
             until = process.now().boot + DRAIN
             while process.runs.running() and process.now().boot < until:
                 yield from pause(process.node, 0.1)
             if draining is not None:
-                draining.end()
+                draining.cancel()
                 process.start(claims.handover.leave())
                 yield from pause(process.node, 0.1)
         node = process.node
@@ -364,16 +369,16 @@ class World:
             for _, end in spans:
                 self.engine.after(end + self._settle(), self.checker.calm)
         self.engine.run(self.setup.seconds)
-        if self.elects:
+        if self.elects and not self.engine.halted:
             self.checker.finish(self.due(self.setup.seconds - self.window / 4), self.setup.seconds)
         return Result(
             self.setup, plan, tuple(self.checker.violations), self.checker.counts, tuple(self.lines), self.engine.events
         )
 
 
-def _end(fiber: Fiber | None) -> None:
+def _cancel(fiber: Fiber | None) -> None:
     if fiber is not None:
-        fiber.end()
+        fiber.cancel()
 
 
 def simulate(setup: Setup) -> Result:
