@@ -75,10 +75,20 @@ clean: ## away with everything that was made here
 
 # -- the demo ---------------------------------------------------------------------------------------------------------
 
-.PHONY: demo demo-etcd docs
+.PHONY: demo demo-etcd demo-gossip demo-grand-tour demo-cluster-large docs
+NODES ?= 3
 
 demo: $(READY) ## three daemons elect a leader and you take it away; DEMO_SCRIPT="wait 5; kill; wait 10; quit" needs no keys
 	@$(BIN)/python example/demo/demo.py
+
+demo-gossip: $(READY) ## the same without a store, peer to peer; NODES=5 for more of them
+	@$(BIN)/python example/demo/demo.py --backend gossip --nodes $(NODES)
+
+demo-grand-tour: $(READY) ## peer to peer, five nodes, every job a node of its own (the twin of example/grand-tour)
+	@$(BIN)/python example/demo/demo.py --backend gossip --nodes 5 --spread
+
+demo-cluster-large: $(READY) ## the same with ten nodes (the twin of example/cluster-large)
+	@$(BIN)/python example/demo/demo.py --backend gossip --nodes 10 --spread
 
 demo-etcd: $(READY) ## the same over an etcd of its own (needs etcd-server), which you can take away too
 	@$(BIN)/python example/demo/demo.py --backend etcd

@@ -1,6 +1,6 @@
-"""Three cronstable daemons elect a leader; you take the leader away and watch another one take over.
+"""Some cronstable daemons elect a leader; you take the leader away and watch another one take over.
 
-Run it with ``make demo``. On a terminal single keys act; without one ``DEMO_SCRIPT`` says what to do, for example
+Run it with ``make demo``, ``make demo-etcd`` or ``make demo-gossip``. On a terminal single keys act; without one ``DEMO_SCRIPT`` says what to do, for example
 ``DEMO_SCRIPT="wait 5; kill; wait 10; quit"``. ``DEMO_PORT`` is the first of three ports (8080), 0 for any.
 """
 
@@ -20,11 +20,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from fleet import BACKENDS, FIRST_PORT, JOBS, LEADER_JOB, Fleet, Node
+from fleet import BACKENDS, FIRST_PORT, JOBS, LEADER_JOB, MOST_NODES, Fleet, Node
 from stores import TTL, DemoError
 
-LAST_FIRST_PORT = 65533
-"""So that two more fit behind it."""
+LAST_FIRST_PORT = 65536 - MOST_NODES
+"""So that all fit behind it."""
 TURN = 0.2
 """Seconds between two looks at the nodes."""
 CONDITION_DEADLINE = 60.0
@@ -59,7 +59,7 @@ HELP = """\
   r  restart what is dead
   a  take the store away       nobody leads without it (a server only: make demo-etcd)
   b  bring it back             what was due meanwhile is made up for
-  q  quit: end the three daemons, remove the directory"""
+  q  quit: end the daemons, remove the directory"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +111,14 @@ class Demo:
     def introduce(self) -> None:
         """Say where everything is."""
         say = self._screen.say
-        say(f"three daemons, {self._fleet.store.title}, one leader", "1")
+        say(f"{len(self._fleet.nodes)} daemons, {self._fleet.store.title}", "1")
         for node in self._fleet.nodes:
             say(f"  {node.name}  {node.url}/cluster  {node.url}/jobs")
             say(f"          config {node.config}   log {node.log}")
         say(f"  the jobs are in {self._fleet.directory}/jobs.yaml, {self._fleet.store.where}")
         say("  one line a run: when it was due (UTC), where it ran and why: what that node says at /jobs/JOB/decisions")
-        say(f"  the lease ttl is {TTL} s")
+        if self._fleet.leases:
+            say(f"  the lease ttl is {TTL} s")
         say(HELP)
 
     def look(self) -> None:
@@ -132,13 +133,11 @@ class Demo:
             self._tell_following()
 
     def _look_at_leader(self) -> None:
-        leader = None
+        leader, term = None, ""
         for node in self._fleet.nodes:
             view = node.get("/cluster")
-            if view is not None and view.get("is_leader"):
-                leader, lease = node, view["lease"]
-                # etcd names the term by its lease.
-                term = f"fence {lease['fence']}" if lease.get("fence") else f"lease {lease.get('leaseId')}"
+            if view is not None and (view.get("is_leader") or self._owns(node, view)):
+                leader, term = node, _term(view)
         if leader is None or leader.name == self._leader:
             return
         if self._struck is not None and self._struck[0] != leader.name:
@@ -149,6 +148,13 @@ class Demo:
         else:
             self._screen.event(f"LEADER is {leader.name} ({term})")
         self._leader = leader.name
+
+    def _owns(self, node: Node, view: dict[str, Any]) -> bool:
+        """Without one leader for all jobs, the leader of the demo is the node that owns its Leader job."""
+        if view.get("distribution") != "spread" or not view.get("quorate"):
+            return False
+        entry = node.get(f"/jobs/{LEADER_JOB}")
+        return entry is not None and entry.get("clusterOwner") == node.name
 
     def _look_at_runs(self) -> None:
         for text in iter(self._runs.readline, ""):
@@ -298,6 +304,15 @@ class Demo:
             yield
 
 
+def _term(view: dict[str, Any]) -> str:
+    """What tells one term from another: the fence, with etcd its lease; peers only know who agrees."""
+    lease = view.get("lease")
+    if lease is None:
+        agreed = 1 + sum(peer["status"] == "agreed" for peer in view["peers"])
+        return f"{agreed} of {view['cluster_size']} agree"
+    return f"fence {lease['fence']}" if lease.get("fence") else f"lease {lease.get('leaseId')}"
+
+
 def decisions(node: Node, job: str) -> list[dict[str, Any]]:
     """The newest decisions of a node on a job, newest first; none when it does not answer."""
     answer = node.get(f"/jobs/{job}/decisions?limit={NEWEST}")
@@ -374,7 +389,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="leave the directory with configs and logs behind")
     parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="what the daemons elect over")
+    parser.add_argument("--nodes", type=int, choices=range(3, MOST_NODES + 1), default=3, help="how many daemons")
+    parser.add_argument("--spread", action="store_true", help="with gossip: a node of its own for each Leader job")
     options = parser.parse_args()
+    if options.spread and options.backend != "gossip":
+        parser.error("--spread goes with --backend gossip")
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGHUP, interrupt)
     screen = Screen()
@@ -383,12 +402,13 @@ def main() -> int:
         print(f"demo: DEMO_PORT={port!r} is not a port from 0 to {LAST_FIRST_PORT}", file=sys.stderr)
         return 1
     try:
-        fleet = Fleet([sys.executable, "-m", "cronstable"], options.backend, int(port))
+        command = [sys.executable, "-m", "cronstable"]
+        fleet = Fleet(command, options.backend, int(port), options.nodes, spread=options.spread)
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     try:
-        screen.say("starting three daemons ...")
+        screen.say(f"starting {options.nodes} daemons ...")
         fleet.start_all()
         demo = Demo(fleet, screen)
         demo.introduce()

@@ -1,4 +1,4 @@
-"""Three cronstable daemons on this machine that share one store: their files, their processes, their API."""
+"""Cronstable daemons on this machine that share one store: their files, their processes, their API."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stores import DemoError, Directory, Etcd, Store
+from stores import DemoError, Directory, Etcd, Peers, Store
 
-NAMES = ("node-a", "node-b", "node-c")
+MOST_NODES = 10
 FIRST_PORT = 8080
-BACKENDS = ("filesystem", "etcd")
+BACKENDS = ("filesystem", "etcd", "gossip")
 LEADER_JOB = "leader-every-second"
 JOBS = (LEADER_JOB, "prefer-every-5-seconds", "all-every-10-seconds")
 START_DEADLINE = 60.0
@@ -27,7 +27,7 @@ STOP_DEADLINE = 10.0
 ASK_TIMEOUT = 0.5
 
 _JOBS = """\
-# The job set. All three nodes include this one file, so they have the same job-set ID.
+# The job set. All nodes include this one file, so they have the same job-set ID.
 defaults:
   environment:
     - key: DEMO_RUNS
@@ -98,27 +98,34 @@ class Node:
 
 
 class Fleet:
-    """The three nodes, what they elect over, and the temporary directory they live in."""
+    """The nodes, what they elect over, and the temporary directory they live in."""
 
-    def __init__(self, command: list[str], backend: str, first_port: int = FIRST_PORT) -> None:
+    def __init__(
+        self, command: list[str], backend: str, first_port: int = FIRST_PORT, count: int = 3, *, spread: bool = False
+    ) -> None:
         self._command = command
         self.directory = Path(tempfile.mkdtemp(prefix="cronstable-demo-"))
+        self.leases = backend != "gossip"
         self.runs = self.directory / "runs.log"
         self.runs.touch()
-        self.store = self._make_store(backend)
+        names = [f"node-{chr(97 + i)}" for i in range(count)]
+        self.store = self._make_store(backend, names, spread=spread)
         (self.directory / "jobs.yaml").write_text(_JOBS.format(runs=self.runs), encoding="utf-8")
         self.nodes = [
             Node(name, port, self.directory / f"{name}.yaml", self.directory / f"{name}.log")
-            for name, port in zip(NAMES, free_ports(first_port, len(NAMES)), strict=True)
+            for name, port in zip(names, free_ports(first_port, count), strict=True)
         ]
         for node in self.nodes:
-            text = _NODE.format(name=node.name, section=self.store.section(), port=node.port)
+            text = _NODE.format(name=node.name, section=self.store.section(node.name), port=node.port)
             node.config.write_text(text, encoding="utf-8")
 
-    def _make_store(self, backend: str) -> Store:
+    def _make_store(self, backend: str, names: list[str], *, spread: bool) -> Store:
         if backend == "filesystem":
             return Directory(self.directory)
         try:
+            if backend == "gossip":
+                ports = dict(zip(names, free_ports(0, len(names)), strict=True))
+                return Peers(self.directory, ports, self._command, spread=spread)
             return Etcd(self.directory, *free_ports(0, 2))
         except DemoError:
             shutil.rmtree(self.directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What the daemons of the demo elect over: a directory, or an etcd that the demo starts for itself."""
+"""What the daemons of the demo elect over: a directory, an etcd that the demo starts for itself, or each other."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import http.client
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -23,8 +24,8 @@ class Store(Protocol):
     title: str
     where: str
 
-    def section(self) -> str:
-        """Backend and section, as YAML below ``cluster``."""
+    def section(self, name: str) -> str:
+        """Backend and section of the node ``name``, as YAML below ``cluster``."""
         ...
 
     def start(self) -> None:
@@ -49,7 +50,7 @@ class Directory:
         self._path = directory / "shared"
         self.where = f"the lease is below {self._path}"
 
-    def section(self) -> str:
+    def section(self, name: str) -> str:
         """See ``Store``."""
         return f'  backend: filesystem\n  filesystem:\n    path: "{self._path}"\n    ttl: {TTL}\n'
 
@@ -84,7 +85,7 @@ class Etcd:
         self._process: subprocess.Popen[bytes] | None = None
         self.where = f"who leads: etcdctl --endpoints {self._url} get --prefix cronstable/leader   log {self._log}"
 
-    def section(self) -> str:
+    def section(self, name: str) -> str:
         """See ``Store``."""
         return f"  backend: etcd\n  etcd:\n    endpoints:\n      - {self._url}\n    ttl: {TTL}\n"
 
@@ -122,3 +123,40 @@ class Etcd:
             return False
         finally:
             connection.close()
+
+
+class Peers:
+    """No store: the nodes ask each other, over mutual TLS with certificates for trying out."""
+
+    where = "who agrees with whom: /cluster of each"
+
+    def __init__(self, directory: Path, ports: Mapping[str, int], command: list[str], *, spread: bool) -> None:
+        self.title = "each other" + (", a node for each job" if spread else "")
+        self._ports = ports
+        self._papers = directory / "certs"
+        self._spread = spread
+        done = subprocess.run(
+            [*command, "certs", str(self._papers), *ports], capture_output=True, text=True, timeout=120, check=False
+        )
+        if done.returncode:
+            raise DemoError(f"no certificates: {done.stderr.strip()}")
+
+    def section(self, name: str) -> str:
+        """See ``Store``."""
+        others = [f"    - host: 127.0.0.1:{port}\n" for peer, port in self._ports.items() if peer != name]
+        tls = f"{{ca: {self._papers}/ca.pem, cert: {self._papers}/{name}.pem, key: {self._papers}/{name}.key}}"
+        return (
+            f"  listen: 127.0.0.1:{self._ports[name]}\n  tls: {tls}\n  peers:\n{''.join(others)}"
+            f"  interval: 1\n  connectTimeout: 2\n  electLeader: true\n  observability: {{}}\n"
+            f"  distribution: {'spread' if self._spread else 'single-leader'}\n"
+        )
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def stop(self) -> None:
+        """See ``Store``."""
+        raise DemoError("there is no store to take away; kill (k) or freeze (s) a majority instead")
+
+    def close(self) -> None:
+        """Nothing was started."""
