@@ -253,6 +253,7 @@ class Daemon:
                 await self.claims.leave()
             await self.companions.finish()
             await self.reports.finish()
+            await self.shared.finish()
             await self.durable.finish()
             services.cancel_scope.cancel()
         self._log.info("stopped")

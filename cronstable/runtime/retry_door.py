@@ -132,6 +132,11 @@ class RetryDoor:
         rows = await self.keeper.read(retry_stream(name), limit=self._keep(name))
         return None if rows is None else Tail(tuple(r for row in rows if (r := decode(row)) is not None))
 
+    async def newest(self, name: str) -> RetryRecord | None:
+        """The newest record, for a look in passing; None when there is none to be had."""
+        rows = await self.keeper.read(retry_stream(name), limit=1)
+        return decode(rows[-1]) if rows else None
+
     async def append(self, name: str, record: RetryRecord) -> bool:
         """Add a record; False when it is not known to be there."""
         stream_name = retry_stream(name)

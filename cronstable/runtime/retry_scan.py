@@ -158,8 +158,7 @@ class RetryScan:
         if self._is_busy(name) or self._around.gate.recheck(job).verdict is not Verdict.RUN:
             return SCAN_EVERY
         async with self._door.turn(name):
-            tail = await self._door.tail(name)
-            seen = tail.newest if tail is not None else None
+            seen = await self._door.newest(name)
             if not isinstance(seen, Pending | Handoff):
                 return SCAN_EVERY
             runs = await self._around.last(name)

@@ -5,12 +5,9 @@ Every rule is in ``core.retry_records`` and every step that must not be doubled 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, assert_never
-
-from anyio.abc import TaskGroup
 
 from cronstable.core.clock import Clock, Seconds
 from cronstable.core.fingerprint import job_digest
@@ -18,6 +15,7 @@ from cronstable.core.job import Job
 from cronstable.core.retry import Ladder
 from cronstable.core.retry_moves import Taken, Written, let_go, take, take_alone
 from cronstable.core.retry_records import Handoff, Pending, Place, Settled, Settling, in_microseconds
+from cronstable.runtime.chores import Chores
 from cronstable.runtime.retry_door import RetryDoor, retry_stream, voided
 
 SOON: Final[Seconds] = 5.0
@@ -42,23 +40,20 @@ class _Entry:
     tries: tuple[Settled, ...] = ()
     asking: bool = False
     taken: bool = False
+    put_back: bool = False
 
 
 class RetryStore:
     """Implements ``RetryMemory``. Without a ``state`` section it lets everything through and writes nothing."""
 
-    def __init__(self, *, door: RetryDoor, ladders: Ladders, clock: Clock) -> None:
+    def __init__(self, *, door: RetryDoor, ladders: Ladders, chores: Chores, clock: Clock) -> None:
         self._door = door
+        self._chores = chores
         self._ladders = ladders
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._made: dict[str, Settled] = {}
-        self._tasks: TaskGroup | None = None
         self.boot_id: str | None = None
-
-    def bind(self, tasks: TaskGroup) -> None:
-        """Say which task group the store is asked in; once, before the first run."""
-        self._tasks = tasks
 
     # -- what the ladders say -----------------------------------------------------------------------------------------
 
@@ -86,7 +81,7 @@ class RetryStore:
         door = self._door
         mine = Pending(place, door.node(), door.token(), door.wall(), boot_id=self.boot_id, voids=voids)
         entry = self._entries[job.name] = _Entry(mine)
-        self._spawn(partial(self._arm, job.name, entry))
+        self._chores.start(partial(self._arm, job.name, entry))
 
     def over(self, name: str, why: Settling | None) -> None:
         """Write down that nothing is waited for. An attempt that was taken and never made is put back at a stop."""
@@ -95,10 +90,15 @@ class RetryStore:
             return
         if why is not None:
             if not entry.taken:
-                self._spawn(partial(self._settle, name, entry, self._door.settled(why, entry.mine.place)))
+                self._chores.start(partial(self._settle, name, entry, self._door.settled(why, entry.mine.place)))
         elif entry.taken:
-            voids = voided(entry.mine, entry.tries)
-            self._door.write(name, replace(entry.mine, token=self._door.token(), voids=voids))
+            self._put_back(name, entry)
+        else:
+            entry.put_back = entry.asking
+
+    def _put_back(self, name: str, entry: _Entry) -> None:
+        voids = voided(entry.mine, entry.tries)
+        self._door.write(name, replace(entry.mine, token=self._door.token(), voids=voids))
 
     def asking(self, name: str) -> bool:
         """Whether the store is being asked about an attempt that is due."""
@@ -112,7 +112,7 @@ class RetryStore:
             return True
         if not entry.asking:
             entry.asking = True
-            self._spawn(partial(self._take, name, entry))
+            self._chores.start(partial(self._take, name, entry))
         return False
 
     def launched(self, name: str) -> None:
@@ -129,7 +129,7 @@ class RetryStore:
         del self._entries[job.name]
         door = self._door
         record = Handoff(entry.mine.place, door.node(), door.token(), door.wall(), voided(entry.mine, entry.tries))
-        self._spawn(partial(self._hand_over, job.name, entry, record))
+        self._chores.start(partial(self._hand_over, job.name, entry, record))
         return True
 
     # -- what was found in the store ----------------------------------------------------------------------------------
@@ -172,6 +172,8 @@ class RetryStore:
             entry.tries = (*entry.tries, launched)
             entry.asking = False
         if self._entries.get(name) is not entry:
+            if entry.put_back and taken is Taken.GO:
+                self._put_back(name, entry)
             return
         match taken:
             case Taken.GO:
@@ -206,10 +208,6 @@ class RetryStore:
     async def _hand_over(self, name: str, entry: _Entry, record: Handoff) -> None:
         async with self._door.turn(name):
             await self._door.drive(name, let_go(entry.mine, record, entry.tries), [])
-
-    def _spawn(self, call: Callable[[], Coroutine[None, None, None]]) -> None:
-        if self._tasks is not None:
-            self._tasks.start_soon(call)
 
 
 def _is_about(record: Pending, attempt: int, first_run_id: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -44,6 +44,7 @@ from cronstable.core.slots import (
 )
 from cronstable.core.store import Grant, Observation
 from cronstable.plugin.protocols import SlotView
+from cronstable.runtime.chores import Chores
 from cronstable.runtime.locks import StoreLeases
 from cronstable.runtime.state import Newest
 
@@ -83,6 +84,7 @@ class Slots:
         keeper: Keeper,
         leases: StoreLeases,
         runs: Runs,
+        chores: Chores,
         clock: Clock,
         log: logging.Logger,
         node: Callable[[], str],
@@ -90,6 +92,7 @@ class Slots:
         self._keeper = keeper
         self._leases = leases
         self._runs = runs
+        self._chores = chores
         self._clock = clock
         self._log = log
         self._node = node
@@ -103,7 +106,7 @@ class Slots:
         self._silent = False
 
     def bind(self, tasks: TaskGroup) -> None:
-        """Say which task group slots are kept in; once, before the first run."""
+        """Say which task group slots are renewed in; once, before the first run."""
         self._tasks = tasks
 
     def view(self) -> Mapping[str, SlotView]:
@@ -141,7 +144,7 @@ class Slots:
                 self._inside[key.run_id] = job.name
                 return None
         except anyio.get_cancelled_exc_class():
-            self._spawn(partial(self._tidy, job.name))
+            self._chores.start(partial(self._tidy, job.name))
             raise
 
     def leave(self, run_id: str) -> None:
@@ -152,7 +155,7 @@ class Slots:
         slot, grant = leave(self._slots[name])
         self._slots[name] = slot
         if slot.refs == 0:
-            self._spawn(partial(self._release, name, grant))
+            self._chores.start(partial(self._release, name, grant))
 
     async def _entry(self, job: Job) -> Entry:
         name, before = job.name, self._slots.get(job.name, Slot())
@@ -177,7 +180,8 @@ class Slots:
             case Entered():
                 self._seen.pop(name, None)
                 self._slots[name] = enter(before, entry)
-                self._spawn(partial(self._keep, name, entry.grant.fence))
+                if self._tasks is not None:
+                    self._tasks.start_soon(self._keep, name, entry.grant.fence)
             case Occupied(holder):
                 self._seen[name] = (holder, self._clock.now().boot)
             case NoAnswer():
@@ -276,10 +280,6 @@ class Slots:
 
     def _turn(self, name: str) -> anyio.Lock:
         return self._turns.setdefault(name, anyio.Lock())
-
-    def _spawn(self, call: Callable[[], Coroutine[None, None, None]]) -> None:
-        if self._tasks is not None:
-            self._tasks.start_soon(call)
 
 
 def _lease(name: str) -> str:

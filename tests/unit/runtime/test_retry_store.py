@@ -21,6 +21,7 @@ from cronstable.core.schedule import Schedule
 from cronstable.core.view import ClusterView
 from cronstable.plugin.protocols import Actor, CancelRun, Done, HeldTerm, LeaseStore, StartRun
 from cronstable.runtime.bus import EventBus
+from cronstable.runtime.chores import Chores
 from cronstable.runtime.commands import Commands
 from cronstable.runtime.launcher import Launcher
 from cronstable.runtime.output import OutputHub
@@ -215,7 +216,8 @@ class Node:
             log=log,
             node=lambda: name,
         )
-        self.store = RetryStore(door=door, ladders=self.retries, clock=clock)
+        self.chores = Chores()
+        self.store = RetryStore(door=door, ladders=self.retries, chores=self.chores, clock=clock)
         around = Around(self.scheduler, cluster, self.retries, self._last, self._boot_id)  # type: ignore[arg-type]  # as above
         self.scan = RetryScan(door=door, store=self.store, around=around, rng=Rng(), log=log)
         self.retries.memory = self.store
@@ -253,7 +255,7 @@ class Node:
         with self._scope:
             async with anyio.create_task_group() as tasks:
                 self.launcher.bind(tasks)
-                self.store.bind(tasks)
+                self.chores.bind(tasks)
                 tasks.start_soon(self.scheduler.run)
                 tasks.start_soon(self.retries.run)
                 tasks.start_soon(self.scan.run)
@@ -602,3 +604,34 @@ def _reboot(boot_id: str) -> Script:
         await till(100)
 
     return script
+
+
+@pytest.mark.parametrize("slow", [0.0, 3.0])
+def test_an_attempt_that_a_stop_overtakes_is_put_back(slow: float) -> None:
+    """It was taken out of the store, or is being taken, at the instant of SIGTERM."""
+
+    async def script(fleet: Fleet, tasks: anyio.abc.TaskGroup, till: Callable[[float], Awaitable[None]]) -> None:
+        first = Node(fleet, "a", job(retries=1))
+        tasks.start_soon(first.live)
+        await till(20)
+        first.keeper.slow = slow
+        first.retries.claimer = _Silent()
+        await till(61)
+        first.stop()
+        await first.chores.idle(10)
+        first.kill()
+        tasks.start_soon(Node(fleet, "a", job(retries=1)).live)
+        await till(120)
+
+    fleet = play(script)
+    assert fleet.attempts() == [0, 1]
+
+
+class _Silent:
+    """A claim log that has not answered yet."""
+
+    def retry(self, job: Job, scheduled_at: int, attempt: int, first_run_id: str) -> bool:
+        return True
+
+    def forget_retries(self, job: str) -> None:
+        pass

@@ -22,6 +22,7 @@ from cronstable.core.schedule import Schedule
 from cronstable.core.store import Grant, StoreUnavailable
 from cronstable.plugin.protocols import LeaseStore, SlotView
 from cronstable.runtime.bus import EventBus
+from cronstable.runtime.chores import Chores
 from cronstable.runtime.launcher import Launcher
 from cronstable.runtime.locks import StoreLeases
 from cronstable.runtime.output import OutputHub
@@ -134,8 +135,15 @@ class Node:
             decisions=DecisionRing(),
         )
         leases = StoreLeases(find=self.keeper.lease, clock=world.clock, ids=ids, log=log, node=lambda: name)
+        self.chores = Chores()
         self.slots = Slots(
-            keeper=self.keeper, leases=leases, runs=self.launcher, clock=world.clock, log=log, node=lambda: name
+            keeper=self.keeper,
+            leases=leases,
+            runs=self.launcher,
+            chores=self.chores,
+            clock=world.clock,
+            log=log,
+            node=lambda: name,
         )
         self.launcher.slots = self.slots
         self._scope = anyio.CancelScope()
@@ -146,6 +154,7 @@ class Node:
             async with anyio.create_task_group() as tasks:
                 self.launcher.bind(tasks)
                 self.slots.bind(tasks)
+                self.chores.bind(tasks)
                 await anyio.sleep_forever()
 
     async def _execute(
