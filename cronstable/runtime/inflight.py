@@ -119,6 +119,7 @@ class InFlight:
         self._pid = pid
         self._start = table.mark(pid) or ""
         self._runs: dict[str, set[str]] = {}
+        self._digests: dict[str, tuple[Job, str]] = {}
         self._adopted: list[Flight] = []
         self._tasks: TaskGroup | None = None
         self._settled = anyio.Event()
@@ -153,9 +154,15 @@ class InFlight:
                     "attempt": run.key.attempt,
                     "trigger": run.key.trigger.value,
                     "startedAt": run.started_at,
-                    "jobDigest": job_digest(job),
+                    "jobDigest": self._digest(job),
                 },
             )
+
+    def _digest(self, job: Job) -> str:
+        known = self._digests.get(job.name)
+        if known is None or known[0] is not job:
+            known = self._digests[job.name] = (job, job_digest(job))
+        return known[1]
 
     def finished(self, job: Job, record: RunRecord) -> None:
         """Close the record with the last one."""
