@@ -1,4 +1,4 @@
-"""Asking a running node: where it listens, and one request with a clear word when it does not answer."""
+"""Asking a running node: one request or a stream, with a clear word when it does not answer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import click
 
@@ -18,6 +18,10 @@ from cronstable.core.job import Json
 
 PATIENCE: Final[Seconds] = 10.0
 """How long a node may be silent."""
+LONGEST_ACT: Final[Seconds] = 40.0
+"""How long it may take to do something: the node itself gives up after 30 s (504)."""
+STREAM_SILENCE: Final[Seconds] = 45.0
+"""How long a stream may be silent: the node sends a comment every 15 s."""
 LONGEST_ANSWER: Final = 64 << 20
 """Bytes; the longest real answer, 10,000 decisions, has a few MiB."""
 LONGEST_TOKEN: Final = 64 << 10
@@ -25,7 +29,8 @@ LONGEST_TOKEN: Final = 64 << 10
 EVERYWHERE: Final = frozenset({"0.0.0.0", "::", "*"})
 """Hosts that say 'listen on every address'; to be reached on this machine."""
 
-Opener: TypeAlias = Callable[[], http.client.HTTPConnection]
+Opener: TypeAlias = Callable[[Seconds], http.client.HTTPConnection]
+"""A connection, not opened yet, on which nothing may take longer than this."""
 
 
 class NoAnswer(click.ClickException):
@@ -34,15 +39,36 @@ class NoAnswer(click.ClickException):
     exit_code = 1
 
 
+class Refusal(NoAnswer):
+    """The node answers that it will not: ``status`` is 4xx or 5xx."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Lost(NoAnswer):
+    """There is no connection, or it broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a stream of events. ``id``: what to go on after; empty when it has none."""
+
+    event: str
+    data: dict[str, Json]
+    id: str
+
+
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=PATIENCE)
+    def __init__(self, path: str, timeout: Seconds) -> None:
+        super().__init__("localhost", timeout=timeout)
         self._path = path
 
     def connect(self) -> None:
         """Connect to the socket instead of a host."""
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(PATIENCE)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
 
@@ -57,37 +83,118 @@ class Node:
 
     def get(self, path: str) -> dict[str, Json]:
         """The JSON object at ``path``; ``NoAnswer`` for anything else."""
-        headers = {"Accept": "application/json"}
-        if self.token is not None:
-            headers["Authorization"] = f"Bearer {self.token}"
-        status, body = self._exchange(path, headers)
-        try:
-            document = json.loads(body)
-        except ValueError:
-            document = None
-        if not isinstance(document, dict):
-            raise NoAnswer(f"{self.label} answers {status} without a JSON object: is this the API of a cronstable 2?")
-        if status != http.HTTPStatus.OK:
-            raise NoAnswer(self._refusal(status, document))
-        return document
+        return self._object(*self._exchange("GET", path))
 
-    def _exchange(self, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
-        connection = self.open()
+    def get_rows(self, path: str) -> list[dict[str, Json]]:
+        """The list of JSON objects at ``path``; ``NoAnswer`` for anything else."""
+        status, body = self._exchange("GET", path)
+        rows = _parsed(body)
+        if status != http.HTTPStatus.OK or not isinstance(rows, list):
+            self._object(status, body)
+            raise NoAnswer(self._strange(status))
+        return [row for row in rows if isinstance(row, dict)]
+
+    def post(self, path: str, body: dict[str, Json] | None = None) -> dict[str, Json]:
+        """Ask the node to do something; what it says. ``Refusal`` when it does not."""
+        content = b"" if body is None else json.dumps(body).encode("ascii")
+        return self._object(*self._exchange("POST", path, content, LONGEST_ACT))
+
+    def stream(self, path: str, after: str = "", silence: Seconds = STREAM_SILENCE) -> Iterator[Message]:
+        """The messages of a stream, from the one after the id ``after`` on, until the node ends it.
+
+        Raises ``Lost`` when the connection breaks, and ``TimeoutError`` after ``silence`` seconds without a byte.
+        """
+        connection = self.open(PATIENCE)
+        headers = self._headers("text/event-stream") | ({"Last-Event-ID": after} if after else {})
         try:
-            connection.request("GET", self.prefix + path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read(LONGEST_ANSWER)
-        except TimeoutError:
-            raise NoAnswer(f"{self.label} does not answer within {PATIENCE:g} s") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise NoAnswer(f"{self.label} cannot be asked: {error or type(error).__name__}") from None
+            answer = self._begin(connection, "GET", path, b"", headers)
+            if answer.status != http.HTTPStatus.OK:
+                self._object(answer.status, answer.read(LONGEST_ANSWER))
+                raise NoAnswer(self._strange(answer.status))
+            if connection.sock is not None:
+                connection.sock.settimeout(silence)
+            yield from _messages(answer)
+        except (ConnectionError, http.client.HTTPException) as error:
+            raise Lost(f"{self.label}: the connection broke: {error or type(error).__name__}") from None
         finally:
             connection.close()
+
+    def _exchange(self, method: str, path: str, body: bytes = b"", patience: Seconds = PATIENCE) -> tuple[int, bytes]:
+        connection = self.open(patience)
+        try:
+            answer = self._begin(connection, method, path, body, self._headers("application/json"))
+            return answer.status, answer.read(LONGEST_ANSWER)
+        except TimeoutError:
+            raise Lost(f"{self.label} does not answer within {patience:g} s") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise Lost(self._unreachable(error)) from None
+        finally:
+            connection.close()
+
+    def _begin(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> http.client.HTTPResponse:
+        try:
+            connection.request(method, self.prefix + path, body=body or None, headers=headers)
+            return connection.getresponse()
+        except TimeoutError:
+            raise Lost(f"{self.label} does not answer within {connection.timeout:g} s") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise Lost(self._unreachable(error)) from None
+
+    def _headers(self, accept: str) -> dict[str, str]:
+        return {"Accept": accept} | ({} if self.token is None else {"Authorization": f"Bearer {self.token}"})
+
+    def _object(self, status: int, body: bytes) -> dict[str, Json]:
+        document = _parsed(body)
+        if not isinstance(document, dict):
+            raise NoAnswer(self._strange(status))
+        if status != http.HTTPStatus.OK:
+            raise Refusal(self._refusal(status, document), status)
+        return document
+
+    def _strange(self, status: int) -> str:
+        return f"{self.label} answers {status} without a JSON object: is this the API of a cronstable 2?"
+
+    def _unreachable(self, error: Exception) -> str:
+        hint = "; is the daemon running?" if isinstance(error, ConnectionRefusedError | FileNotFoundError) else ""
+        return f"{self.label} cannot be asked: {error or type(error).__name__}{hint}"
 
     def _refusal(self, status: int, document: dict[str, Json]) -> str:
         said = document.get("error", f"status {status}")
         hint = "; --token-file names a file with a token" if status == http.HTTPStatus.UNAUTHORIZED else ""
         return f"{self.label}: {said}{hint}"
+
+
+def job_path(job: str, rest: str = "") -> str:
+    """The path of a job's resource; a name may hold anything."""
+    return f"/jobs/{quote(job, safe='')}{rest}"
+
+
+def _parsed(body: bytes) -> Json:
+    try:
+        found: Json = json.loads(body)
+    except ValueError:
+        return None
+    return found
+
+
+def _messages(answer: http.client.HTTPResponse) -> Iterator[Message]:
+    """Messages as they come (HTML standard, 9.2.6; our data is one line); comments only keep the connection."""
+    event, data, last = "message", "", ""
+    while line := answer.readline(LONGEST_ANSWER):
+        name, _, value = line.decode("utf-8", "replace").rstrip("\r\n").partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            event = value
+        elif name == "data":
+            data = value
+        elif name == "id":
+            last = value
+        elif not name and not value and data:
+            found = _parsed(data.encode())
+            yield Message(event, found if isinstance(found, dict) else {}, last)
+            event, data = "message", ""
 
 
 def node_at(address: str, token: str | None = None) -> Node:
@@ -99,17 +206,17 @@ def node_at(address: str, token: str | None = None) -> Node:
         raise ValueError(f"{address!r} is not http://HOST:PORT, https://HOST:PORT or unix:///PATH")
     host, port = _reachable(url.hostname), url.port
 
-    def connect() -> http.client.HTTPConnection:
+    def connect(timeout: Seconds) -> http.client.HTTPConnection:
         if url.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=PATIENCE)
-        return http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=ssl.create_default_context())
+            return http.client.HTTPConnection(host, port, timeout=timeout)
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=ssl.create_default_context())
 
     return Node(f"{url.scheme}://{url.netloc.rpartition('@')[2]}", connect, url.path.rstrip("/"), token)
 
 
 def node_on_socket(path: str, token: str | None = None) -> Node:
     """The node that listens on the unix socket ``path``."""
-    return Node(path, lambda: _UnixConnection(path), token=token)
+    return Node(path, lambda timeout: _UnixConnection(path, timeout), token=token)
 
 
 def read_token(path: str) -> str:

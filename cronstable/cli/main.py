@@ -17,17 +17,32 @@ DEFAULT_CONFIG: Final = "/etc/cronstable.d"
 LOG_FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
+COMPLETE: Final = "_CRONSTABLE_COMPLETE"
+"""The variable through which a shell asks for completions (click's convention)."""
+
 COMMANDS: Final = MappingProxyType(
     {
+        "cancel": ("end the living runs of a job", "cronstable.cli.act:cancel_command"),
+        "completion": (
+            "complete commands and jobs in bash, zsh and fish",
+            "cronstable.cli.completion:completion_command",
+        ),
+        "diff": ("what a running node would change with a configuration", "cronstable.cli.diff:diff_command"),
         "explain": ("what an expression means, in plain words", "cronstable.cli.schedule_tools:explain_command"),
         "import": ("make a configuration from a classic crontab", "cronstable.cli.import_crontab:import_command"),
         "init": ("write a commented starter configuration", "cronstable.cli.init:init_command"),
+        "list": ("the jobs of a running node", "cronstable.cli.look:list_command"),
+        "logs": ("the output of a job's run, live with -f", "cronstable.cli.logs:logs_command"),
         "next": ("the next times an expression or a job is due", "cronstable.cli.schedule_tools:next_command"),
+        "pause": ("skip what comes due of a job for a while", "cronstable.cli.act:pause_command"),
         "plugins": ("list the installed plugins and their health", "cronstable.cli.plugins:plugins_command"),
-        "schema": (
-            "print the JSON Schema of the configuration",
-            "cronstable.cli.schema:schema_command",
-        ),
+        "resume": ("end the pause of a job", "cronstable.cli.act:resume_command"),
+        "run": ("start a job here and now", "cronstable.cli.act:run_command"),
+        "runs": ("the last runs of a job", "cronstable.cli.look:runs_command"),
+        "schema": ("print the JSON Schema of the configuration", "cronstable.cli.schema:schema_command"),
+        "simulate": ("your own jobs on simulated nodes, with faults", "cronstable.cli.simulate:simulate_command"),
+        "status": ("how the jobs of a running node fare", "cronstable.cli.look:status_command"),
+        "state": ("look at, check, back up and move a state store", "cronstable.cli.state:state_command"),
         "why": ("ask a running node why a job ran, or did not", "cronstable.cli.why:why_command"),
     }
 )
@@ -41,7 +56,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    lines = "\n".join(f"  {name:<10}{help_}" for name, (help_, _) in COMMANDS.items())
+    lines = "\n".join(f"  {name:<12}{help_}" for name, (help_, _) in COMMANDS.items())
     parser = _Parser(
         prog="cronstable",
         description="A cron daemon whose replicas agree on who runs each occurrence.",
@@ -69,6 +84,10 @@ def _parser() -> _Parser:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code."""
     try:
+        if COMPLETE in os.environ:
+            from cronstable.cli.completion import complete
+
+            return complete()
         if arguments and not arguments[0].startswith("-"):
             return _command(arguments[0], arguments[1:])
         return _daemon_forms(_parser().parse_args(arguments))

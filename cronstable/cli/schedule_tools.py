@@ -108,7 +108,7 @@ def next_command(
     Ends with 0 (also when there are none), or with 1 when the expression, job, zone or time is none.
     """
     wanted = _wanted(" ".join(what), zone, path)
-    after = int(now_of(context)) if start is None else _instant(start)
+    after = int(now_of(context)) if start is None else instant(start)
     fires = list(islice(_fires(wanted.schedule, after), count))
     if as_json:
         click.echo(json.dumps([rfc3339(t) for t in fires]))
@@ -172,7 +172,7 @@ def _zone(name: str) -> tzinfo:
         raise Refused(f"unknown timezone {name!r} (hint: a name such as Europe/Berlin or UTC)") from None
 
 
-def _instant(text: str) -> int:
+def instant(text: str) -> int:
     """Whole seconds of an RFC 3339 time, rounded down."""
     try:
         moment = datetime.fromisoformat(text)

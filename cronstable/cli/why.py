@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, TypeAlias
-from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 import click
 
-from cronstable.cli.ask import NoAnswer, Node, node_at, node_on_socket, read_token
-from cronstable.cli.main import DEFAULT_CONFIG
+from cronstable.cli.ask import NoAnswer, Node, job_path
+from cronstable.cli.node import JOB, node_options
 from cronstable.cli.schedule_tools import now_of, rfc3339
 from cronstable.core.job import Json
 from cronstable.core.reasons import VERDICTS, because
@@ -58,41 +56,33 @@ class Moment:
 
 
 @click.command("why")
-@click.argument("job")
+@click.argument("job", type=JOB)
 @click.argument("when", metavar="[T]", required=False)
-@click.option("--url", metavar="URL", help="The node: http://HOST:PORT, https://HOST:PORT or unix:///PATH.")
-@click.option("--socket", "path", metavar="PATH", help="The node, by its unix socket.")
-@click.option("-c", "--config", metavar="PATH", help="The node, by the first web.listen of its configuration.")
-@click.option("--token-file", metavar="FILE", help="A file with the token that the node asks for.")
+@node_options
 @click.option("--json", "as_json", is_flag=True, help="One object instead of text.")
 @click.pass_context
 def why_command(
     context: click.Context,
     job: str,
     when: str | None,
-    url: str | None,
-    path: str | None,
-    config: str | None,
-    token_file: str | None,
+    node: Node,
     as_json: bool,
 ) -> None:
     """Ask a running node why JOB ran at T, was skipped, or waits.
 
     T is a scheduled time: 2026-11-30T02:30:00Z, or 02:30 for today's in the time zone of the job. Without it the
-    newest decision is shown. Each node decides for itself: ask the one you wonder about. Without --url, --socket and
-    -c the node is the one of /etc/cronstable.d.
+    newest decision is shown. Each node decides for itself: ask the one you wonder about.
 
     Ends with 0, with 1 when the node cannot be asked or remembers no such decision, and with 2 for wrong usage.
     """
     moment = None if when is None else _moment(when)
-    node = _node(url, path, config, token_file)
     now = now_of(context)
-    entry = node.get(f"/jobs/{quote(job, safe='')}")
-    rows = _rows(node.get(f"/jobs/{quote(job, safe='')}/decisions?limit={ALL}"), "decisions", DECISION)
+    entry = node.get(job_path(job))
+    rows = _rows(node.get(job_path(job, f"/decisions?limit={ALL}")), "decisions", DECISION)
     found = rows[:1] if moment is None else _about(rows, moment.spans(now, _zone(entry)))
     if not found:
         raise NoAnswer(_nothing(node, job, moment, rows, entry, now))
-    history = _rows(node.get(f"/jobs/{quote(job, safe='')}/runs"), "runs", RUN)
+    history = _rows(node.get(job_path(job, "/runs")), "runs", RUN)
     if as_json:
         told = [{**row, "because": because(str(row["reason"])), "runs": _runs(row, history)} for row in found]
         click.echo(json.dumps({"job": job, "decisions": told}, indent=2))
@@ -121,35 +111,6 @@ def _moment(text: str) -> Moment:
     if moment.tzinfo is None:
         raise click.UsageError(f"{text!r} has no offset (hint: {text}Z is UTC)")
     return Moment(text, int((moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(seconds=1)))
-
-
-def _node(url: str | None, path: str | None, config: str | None, token_file: str | None) -> Node:
-    if sum(given is not None for given in (url, path, config)) > 1:
-        raise click.UsageError("--url, --socket and -c each name the node: give one of them")
-    if url is None and path is None and config is None and not os.path.exists(DEFAULT_CONFIG):
-        raise click.UsageError("which node? --url http://HOST:PORT, --socket PATH or -c CONFIG")
-    token = None if token_file is None else read_token(token_file)
-    if path is not None:
-        return node_on_socket(path, token)
-    try:
-        return node_at(url if url is not None else _first_listener(config or DEFAULT_CONFIG), token)
-    except ValueError as wrong:
-        raise click.UsageError(str(wrong)) from None
-
-
-def _first_listener(path: str) -> str:
-    # The configuration brings YAML and JSON Schema along: only its path needs them.
-    from cronstable.cli.loading import loader, plugins_with_warnings, warn
-    from cronstable.config import format_findings
-
-    result = loader(path, plugins_with_warnings(warn))()
-    if result.config is None:
-        raise NoAnswer(f"{path} cannot be used:\n{format_findings(result.findings, 'text')}")
-    listen = result.config.sections.get("web", {}).get("listen")
-    first = listen[0] if isinstance(listen, list) and listen else listen
-    if not isinstance(first, str):
-        raise NoAnswer(f"{path} has no web.listen, so its daemon cannot be asked")
-    return first
 
 
 # -- what is found ----------------------------------------------------------------------------------------------------

@@ -325,7 +325,7 @@ def test_the_first_listener_of_a_configuration_is_asked(served: Served, tmp_path
     ],
 )
 def test_a_node_that_listens_everywhere_is_asked_on_this_machine(listen: str, asked: str) -> None:
-    assert node_at(listen).open().host == asked
+    assert node_at(listen).open(1.0).host == asked
 
 
 def test_the_token_of_a_file_is_sent_and_asked_for_when_it_is_missing(served: Served, tmp_path: Path) -> None:
@@ -379,8 +379,8 @@ def test_a_node_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
         gone = why("backup", "--url", url)
     missing = why("backup", "--socket", str(tmp_path / "none.sock"))
     assert (gone.exit_code, missing.exit_code) == (1, 1)
-    assert gone.stderr == f"Error: {url} cannot be asked: [Errno 111] Connection refused\n"
-    assert missing.stderr == f"Error: {tmp_path}/none.sock cannot be asked: [Errno 2] No such file or directory\n"
+    assert gone.stderr == f"Error: {url} cannot be asked: [Errno 111] Connection refused; is the daemon running?\n"
+    assert missing.stderr.endswith("No such file or directory; is the daemon running?\n")
 
 
 def test_something_that_speaks_no_http_is_said_in_one_line() -> None:
@@ -415,10 +415,10 @@ def test_wrong_usage_ends_with_2(arguments: tuple[str, ...]) -> None:
 
 
 def test_without_any_node_the_ways_to_name_one_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cronstable.cli.why.DEFAULT_CONFIG", "/nowhere/at/all")
+    monkeypatch.setattr("cronstable.cli.node.DEFAULT_CONFIG", "/nowhere/at/all")
     result = why("backup")
     assert result.exit_code == 2
-    assert "which node? --url http://HOST:PORT, --socket PATH or -c CONFIG" in result.stderr
+    assert "which node? --url http://HOST:PORT, --socket PATH, -c CONFIG, or CRONSTABLE_URL" in result.stderr
 
 
 def test_the_command_line_knows_it(capsys: pytest.CaptureFixture[str], served: Served) -> None:

@@ -1,0 +1,132 @@
+"""``cronstable logs``: the output of a job's run on a running node, as far as it is there or as it comes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import quote
+
+import click
+
+from cronstable.cli.ask import STREAM_SILENCE, Lost, Message, NoAnswer, Node, job_path
+from cronstable.cli.node import EPILOG, JOB, node_options
+from cronstable.cli.screen import at, instant, output_line
+from cronstable.core.clock import Seconds
+
+SETTLED: Final[Seconds] = 1.0
+"""Without ``-f``, so long after its last line a run that lives counts as having said all by now."""
+AGAIN: Final[Seconds] = 1.0
+"""Between two tries to come back to a node."""
+TRIES: Final = 60
+
+_HELP: Final = """Show the output of the run of JOB that lives, or of the last one.
+
+    Output that the job does not capture (captureStdout, captureStderr) is not there. With -f new lines are shown as
+    they come, across lost connections, and then those of the next runs, until Ctrl-C.
+
+    \b
+    cronstable logs nightly-backup --url http://node-a:8080
+    cronstable logs -f charge-cards | grep -i error
+    cronstable logs nightly-backup --run 9cc2b32cda5d5de0 --json
+
+    Ends with 0, with 1 when the node cannot be asked or has no such job, with 2 for wrong usage, and with 130 after
+    Ctrl-C.
+    """
+
+
+@click.command("logs", help=_HELP, epilog=EPILOG)
+@click.argument("job", type=JOB)
+@node_options
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@click.option("--run", "run_id", metavar="ID", help="This run, instead of the newest.")
+@click.option("-t", "--times", is_flag=True, help="The time before each line, in UTC.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object for each line of output.")
+def logs_command(job: str, node: Node, follow: bool, run_id: str | None, times: bool, as_json: bool) -> None:
+    """Show the output of a job's run."""
+    which = "" if run_id is None else f"?run={quote(run_id, safe='')}"
+    # On the clock of the node: a run that never stops talking has said what is older than this.
+    begun = None if follow else instant(node.get("/summary").get("generated_at"))
+    while True:
+        shown = ""
+        for message in _messages(node, job_path(job, f"/logs{which}"), follow):
+            if message.event == "line":
+                written = instant(message.data.get("at"))
+                if begun is not None and written is not None and written > begun:
+                    return
+                _show(message, times, as_json)
+            elif message.event == "run":
+                shown = str(message.data.get("run_id") or "")
+            elif message.event == "gap":
+                _say(f"lines {message.data.get('from')} to {message.data.get('to')} are not kept any more")
+            elif message.event == "end" and message.data.get("reason") == "no-output":
+                _say("no run yet" if not shown else f"run {shown}: no output was kept")
+        if not follow or run_id is not None:
+            return
+        _wait_for_next(node, job, shown)
+
+
+def _show(message: Message, times: bool, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(message.data))
+        return
+    when = f"{at(message.data.get('at'))}  " if times else ""
+    click.echo(f"{when}{output_line(str(message.data.get('line', '')))}", err=message.data.get("stream") == "stderr")
+
+
+def _say(words: str) -> None:
+    click.echo(f"cronstable: {words}", err=True)
+
+
+def _messages(node: Node, path: str, follow: bool) -> Iterator[Message]:
+    """What the stream says up to its end. Without ``follow``, up to where the run has come."""
+    last, failures = "", 0
+    while True:
+        try:
+            for message in node.stream(path, last, STREAM_SILENCE if follow else SETTLED):
+                failures = 0
+                last = message.id or last
+                yield message
+                if message.event == "end":
+                    return
+        except TimeoutError:
+            if not follow:
+                return
+        except Lost:
+            failures += 1
+            if not follow or (not last and failures == 1) or failures > TRIES:
+                raise
+        _pause(AGAIN)
+
+
+def _wait_for_next(node: Node, job: str, shown: str) -> None:
+    """Return once a run other than ``shown`` has begun."""
+    failures = 0
+    while True:
+        try:
+            for message in node.stream("/events?kinds=started"):
+                failures = 0
+                # A run that began before we listened would be waited for in vain.
+                if message.event in ("hello", "reset"):
+                    if _newest(node, job) not in ("", shown):
+                        return
+                elif message.data.get("job") == job and message.data.get("run_id") != shown:
+                    return
+        except (Lost, TimeoutError) as error:
+            failures += 1
+            if failures > TRIES:
+                raise NoAnswer(str(error)) from None
+        _pause(AGAIN)
+
+
+def _newest(node: Node, job: str) -> str:
+    runs = node.get(job_path(job, "/runs?limit=5")).get("runs")
+    rows = runs if isinstance(runs, list) else []
+    return next((str(row["run_id"]) for row in rows if isinstance(row, dict) and row.get("run_id")), "")
+
+
+def _pause(seconds: Seconds) -> None:
+    sys.stdout.flush()
+    threading.Event().wait(seconds)
