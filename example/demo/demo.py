@@ -101,6 +101,7 @@ class Demo:
         self._runs_seen: list[Run] = []
         self._decided: dict[tuple[str, str], datetime] = {}
         self._following: Counter[str] = Counter()
+        self._invited = False
         self._skips_due = 0.0
         self._following_due = time.monotonic() + TELL_SKIPS
         self._moved = False
@@ -113,7 +114,7 @@ class Demo:
         say = self._screen.say
         say(f"{len(self._fleet.nodes)} daemons, {self._fleet.store.title}", "1")
         for node in self._fleet.nodes:
-            say(f"  {node.name}  {node.url}/cluster  {node.url}/jobs")
+            say(f"  {node.name}  {node.url}/  {node.url}/cluster  {node.url}/jobs")
             say(f"          config {node.config}   log {node.log}")
         say(f"  the jobs are in {self._fleet.directory}/jobs.yaml, {self._fleet.store.where}")
         say("  one line a run: when it was due (UTC), where it ran and why: what that node says at /jobs/JOB/decisions")
@@ -155,6 +156,13 @@ class Demo:
             return False
         entry = node.get(f"/jobs/{LEADER_JOB}")
         return entry is not None and entry.get("clusterOwner") == node.name
+
+    def _invite(self, leader: Node) -> None:
+        """Where the dashboard is: once, on the node that leads, and on one that stays when you take the leader away."""
+        self._invited = True
+        other = next(node for node in self._fleet.nodes if node is not leader)
+        self._screen.say(f"  dashboard: {leader.url}/ is the leader's", "1")
+        self._screen.say(f"             {other.url}/#/cluster stays: watch leadership move there")
 
     def _look_at_runs(self) -> None:
         for text in iter(self._runs.readline, ""):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import pty
 import re
@@ -54,10 +56,10 @@ def ports(output: str) -> list[int]:
     return [int(port) for port in re.findall(r"http://127\.0\.0\.1:(\d+)/cluster", output)]
 
 
-def assert_nothing_is_left(output: str) -> None:
+def assert_nothing_is_left(output: str, count: int = 3) -> None:
     """No daemon listens, no directory is there."""
     found = ports(output)
-    assert len(found) == 3
+    assert len(found) == count
     for port in found:
         with socket.socket() as sock:
             assert sock.connect_ex(("127.0.0.1", port)) != 0
@@ -148,6 +150,22 @@ def test_the_demo_over_etcd_moves_leadership_and_makes_up_for_a_store_that_was_a
         assert sock.connect_ex(("127.0.0.1", int(port[1]))) != 0
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine, which makes the certificates")
+@pytest.mark.parametrize(
+    ("count", "options"),
+    [(3, ()), (5, ("--spread",)), (10, ("--spread",))],
+    ids=["demo-gossip", "demo-grand-tour", "demo-cluster-large"],
+)
+def test_the_demo_peer_to_peer_moves_leadership_without_a_store(count: int, options: tuple[str, ...]) -> None:
+    script = "wait run; kill; wait moved; quit"
+    done = scripted(script, "--backend", "gossip", "--nodes", str(count), *options)
+    assert done.returncode == 0, done.stderr
+    moved = re.search(r"LEADERSHIP MOVED (node-[a-j]) -> (node-[a-j]), [0-9.]+ s after kill -9", done.stdout)
+    assert moved is not None
+    assert moved[1] != moved[2]
+    assert_nothing_is_left(done.stdout, count)
+
+
 def test_a_directory_cannot_be_taken_away_and_the_demo_says_so() -> None:
     done = scripted("away")
     assert done.returncode == 1
@@ -199,6 +217,32 @@ def read_until(fd: int, pattern: re.Pattern[str], seen: str = "") -> str:
             assert data, f"ended before {pattern.pattern}:\n{text}"
             text += data.decode()
     return text
+
+
+def test_the_dashboard_of_the_leader_is_named_and_its_page_and_events_answer() -> None:
+    with on_a_terminal(NO_COLOR="1") as (process, terminal):
+        text = read_until(terminal, re.compile(r"dashboard: http://127\.0\.0\.1:(\d+)/ is the leader's"))
+        port = re.search(r"dashboard: http://127\.0\.0\.1:(\d+)/", text)
+        first = FIRST.search(text)
+        assert port is not None
+        assert first is not None
+        connection = http.client.HTTPConnection("127.0.0.1", int(port[1]), timeout=DEADLINE)
+        connection.request("GET", "/")
+        page = connection.getresponse()
+        assert (page.status, page.headers.get_content_type()) == (200, "text/html")
+        assert b"ui/main.js" in page.read()
+        connection.request("GET", "/cluster")
+        assert json.loads(connection.getresponse().read())["leader"] == first[1]
+        connection.request("GET", "/events?kinds=finished")
+        events = connection.getresponse()
+        assert events.headers.get_content_type() == "text/event-stream"
+        lines = iter(events.readline, b"")
+        assert (
+            next(line for line in lines if line.startswith(b"event: ") and b"hello" not in line) == b"event: finished\n"
+        )
+        connection.close()
+        os.write(terminal, b"q")
+        assert process.wait(timeout=DEADLINE) == 0
 
 
 def test_single_keys_act_on_a_terminal_and_colour_is_used() -> None:
