@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import json
 import os
 import shutil
@@ -10,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,18 +20,22 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from cronstable_fs.backend import make
 from cronstable_fs.layout import Layout
 from cronstable_fs.lease import FilesystemLeaseStore
 from cronstable_fs.settings import parse
+from cronstable_fs.state import FilesystemStateStore
+from cronstable_fs.state_settings import StateSettings
 
-from cronstable.api import Held, Holder, PluginError, Seen, StoreUnavailable, Vacant
+from cronstable.api import Held, Holder, PluginError, Seen, StateStore, StoreUnavailable, Topology, Vacant
 from cronstable.runtime.files import SystemFiles
 from cronstable.runtime.system import SystemClock, SystemIds
 from cronstable.runtime.threads import ThreadLanes
 from cronstable.testing.clock import always, until
 from cronstable.testing.host import FakeHost
+from cronstable.testing.state_contract import StateStoreContract
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
@@ -438,3 +444,90 @@ async def test_a_mount_without_lock_support_is_refused(volume: Gluster, tmp_path
         assert not node.election.view().quorate
     finally:
         lockless.close()
+
+
+class StateDoor:
+    """A ``StateDoor`` whose handles are processes of three hosts in turn. Its clocks stay as they are."""
+
+    def __init__(self, places: list[Path]) -> None:
+        self.first = places[0]
+        self.places = itertools.cycle(places)
+        self.hosts: list[Any] = []
+        self.down = False
+
+    def store(self) -> StateStore:
+        host = real_host("state", Gone() if self.down else SystemFiles())
+        self.hosts.append(host)
+        return FilesystemStateStore(host, StateSettings(str(next(self.places))), op_timeout=30.0)
+
+    def step_clock(self, seconds: float) -> None:
+        return None
+
+    async def aside(self) -> Sequence[bytes]:
+        files = sorted((self.first / "default" / "quarantine").rglob("*.json"))
+        return [file.read_bytes().rpartition(b"\n{")[0] for file in files]
+
+    @asynccontextmanager
+    async def outage(self) -> AsyncIterator[None]:
+        self.down = True
+        for host in self.hosts:
+            host.threads = Unplugged()
+        yield
+        self.down = False
+        for host in self.hosts:
+            host.threads = ThreadLanes()
+
+
+class Gone(SystemFiles):
+    """A mount that is not there."""
+
+    def makedirs(self, path: str, mode: int = 0o700) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected", path)
+
+
+class Unplugged:
+    """Threads that never answer in time."""
+
+    async def run(self, call: Callable[[], Any], *, timeout: float, lane: str = "default") -> Any:
+        raise TimeoutError
+
+
+class TestStateOfThreeHosts(StateStoreContract):
+    """The whole contract of a state store, each handle on another host."""
+
+    @pytest.fixture
+    def door(self, places: list[Path]) -> StateDoor:
+        return StateDoor(places)
+
+
+async def test_a_restart_of_the_file_server_loses_no_acknowledged_record(volume: Gluster, places: list[Path]) -> None:
+    door = StateDoor(places)
+    acknowledged: list[bytes] = []
+    over = anyio.Event()
+
+    async def write(who: int) -> None:
+        store = door.store()
+        number = 0
+        while not (over.is_set() and number > 10):
+            data = b"%d-%d" % (who, number)
+            try:
+                await store.open()
+                await store.append("runs/a", data)
+            except StoreUnavailable:
+                await anyio.lowlevel.checkpoint()
+                continue
+            acknowledged.append(data)
+            number += 1
+
+    async with anyio.create_task_group() as tasks:
+        for who in range(3):
+            tasks.start_soon(write, who)
+        await until(lambda: len(acknowledged) > 10, within=30, what="the first records")
+        await volume.restart_server()
+        before = len(acknowledged)
+        await until(lambda: len(acknowledged) > before + 10, within=60, what="records after the restart")
+        over.set()
+    store = door.store()
+    assert (await store.open()).topology is Topology.SHARED
+    found = [record.data for record in await store.read("runs/a")]
+    assert sorted(set(found)) == sorted(acknowledged)

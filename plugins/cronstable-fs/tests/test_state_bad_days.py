@@ -158,6 +158,21 @@ def test_a_root_that_was_removed_is_made_anew_by_open_and_by_nothing_else(bench:
     assert bench.read() == ["3"]
 
 
+def test_a_directory_that_another_host_made_at_the_same_moment_is_no_failure(bench: Bench) -> None:
+    shutil.rmtree(bench.root)
+    real, times = bench.node.disk.real.makedirs, iter(range(99))
+
+    def told(path: str, mode: int = 0o700) -> None:
+        real(path, mode)
+        if next(times) < 2:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+
+    bench.node.disk.real.makedirs = told
+    bench.open()
+    bench.append("1")
+    assert bench.read() == ["1"]
+
+
 def test_a_share_that_is_not_mounted_any_more_is_not_made_anew_below(bench: Bench, share: Any) -> None:
     bench.node.disk.mount_table = f"{LOCAL}server:/x {share.root} nfs4 rw 0 0\n"
     assert bench.open().topology is Reach.SHARED
@@ -278,6 +293,24 @@ def test_reading_the_newest_of_many_opens_one_file_and_asks_for_no_attributes(be
     bench.node.disk.calls.clear()
     assert bench.run(bench.store.streams()) == ["runs/a"]
     assert bench.node.disk.calls == ["listdir"]
+
+
+def test_a_stream_that_is_not_there_or_begins_costs_no_listing_of_all_others(bench: Bench) -> None:
+    """With ten thousand jobs that would be the most expensive call of all."""
+    listed: list[str] = []
+    real = bench.node.disk.real.listdir
+
+    def listing(path: str) -> list[str]:
+        listed.append(path)
+        names: list[str] = real(path)
+        return names
+
+    bench.node.disk.real.listdir = listing
+    assert bench.read("runs/none") == []
+    assert bench.run(bench.store.get("none")) is None
+    bench.append("1", "runs/new")
+    assert str(bench.root / "records") not in listed
+    assert str(bench.root / "docs") not in listed
 
 
 def _plant(bench: Bench) -> dict[str, Path]:

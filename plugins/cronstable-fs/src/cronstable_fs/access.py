@@ -103,8 +103,18 @@ class Access:
     def make_directories(self) -> None:
         """Make all of them, the root too. Blocking; raises ``OSError``."""
         for directory in self._directories:
-            self._host.fs.makedirs(directory, 0o700)
+            self._make(directory)
         self._made = True
+
+    def _make(self, directory: str) -> None:
+        """Several hosts may begin at once: one that is told "exists" may still remember that there was nothing."""
+        for last in (False,) * (disk.STALE_RETRIES - 1) + (True,):
+            try:
+                self._host.fs.makedirs(directory, 0o700)
+                return
+            except FileExistsError:
+                if last:
+                    self._host.fs.listdir(directory)
 
     def restore_directories(self) -> None:
         """Put back what somebody removed, but never the root: that is gone when the share is not mounted.

@@ -36,7 +36,7 @@ class DocumentShelf:
         """What stands there. A file of which only the name is damaged is somebody else's."""
         file = disk.read_file(self._fs, self._layout.document(name).file, MAX_FILE)
         if file is None:
-            self._fs.listdir(self._layout.documents)
+            self._fs.mtime(self._layout.documents)
             return None
         opened = unseal(file)
         return Document(opened.data, opened.mark) if isinstance(opened, Sealed) else opened

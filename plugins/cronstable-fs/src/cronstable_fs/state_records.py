@@ -142,7 +142,7 @@ class StreamShelf:
 
     def _begin(self, stream: str, directory: str) -> None:
         """Make the directory of a stream, which counts as empty until a record is in it."""
-        self._fs.listdir(self._layout.records)
+        self._fs.mtime(self._layout.records)
         self._mark_empty(directory)
         self._fs.makedirs(directory, 0o700)
         encoded = encode_name(stream)
@@ -289,7 +289,7 @@ class StreamShelf:
             return []
         except FileNotFoundError:
             # No such stream, or no store at all: an unmounted share has no streams, but it is not without them.
-            self._fs.listdir(self._layout.records)
+            self._fs.mtime(self._layout.records)
             return []
 
 
