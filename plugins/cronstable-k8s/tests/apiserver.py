@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import re
 import ssl
@@ -360,8 +361,9 @@ def serve(arguments: list[str]) -> None:
     async def streamed(request: web.Request, url: str) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "application/json"})
         await response.prepare(request)
-        async for text in server.watch(url):
-            await response.write(text + b"\n")
+        with contextlib.suppress(ConnectionError):
+            async for text in server.watch(url):
+                await response.write(text + b"\n")
         return response
 
     async def main() -> None:

@@ -142,6 +142,8 @@ async def test_an_etcd_that_hangs_costs_a_request_its_own_deadline_and_no_term(d
     client = await real()
     grant = await win(client.store("test-hang"))
     store = client.store("test-hang", timeout=1.0)
+    # So that the next request is the write: a new handle reads first.
+    assert isinstance(await eventually(store.observe), Seen)
     down.send("etcd", signal.SIGSTOP)
     with anyio.fail_after(PATIENCE), pytest.raises(StoreUnavailable) as caught:
         await store.renew(grant, nonce="n1")
