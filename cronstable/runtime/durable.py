@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import anyio
@@ -58,8 +59,14 @@ class Durable:
         self._keeper = keeper
         self._clock = clock
 
+        known: list[tuple[Config, Mapping[str, Job]]] = []
+
         def jobs() -> Mapping[str, Job]:
-            return {job.name: job for job in config().jobs}
+            # Not the scheduler's: what is looked up at the start comes before it has them.
+            current = config()
+            if not known or known[0][0] is not current:
+                known[:] = [(current, MappingProxyType({job.name: job for job in current.jobs}))]
+            return known[0][1]
 
         self.history = RunHistory(
             keeper=keeper,

@@ -261,9 +261,12 @@ class StateKeeper:
 
     async def put(self, document: str, data: Mapping[str, Json], expect: str | None) -> Stored | Conflict | Unavailable:
         """Write a document if its version is ``expect`` (None: if there is none)."""
-        raw = encode(data)
         try:
+            raw = encode(data)
             written = await self._ask("put", lambda store: store.put(document, raw, expect))
+        except ValueError as error:
+            self._complain(f"document {document}", f"document {document} cannot be written: {error}")
+            return Unavailable()
         except _NoAnswer:
             return Unavailable()
         return Conflict() if written is None else Stored(data, written.version)

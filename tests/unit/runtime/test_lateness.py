@@ -15,7 +15,7 @@ import yaml
 
 from cronstable.core.decision import DecisionRing
 from cronstable.core.job import ConcurrencyPolicy, Job, JobOptions
-from cronstable.core.runs import LiveRun, Outcome, RunRecord
+from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord
 from cronstable.core.schedule import Schedule
 from cronstable.core.view import ClusterView
 from cronstable.plugin.protocols import Pause, Report
@@ -305,3 +305,21 @@ def test_a_job_that_is_removed_is_forgotten() -> None:
     world = play(1000, job({"lateAfterSeconds": 60}), script)
     assert world.reports.told == []
     assert world.watch.late == {}
+
+
+def test_a_restart_does_not_make_a_stale_job_fresh() -> None:
+    key = RunKey("before", "a", None)
+
+    async def script(world: World) -> None:
+        now = world.clock.now().wall
+        world.outcome = Outcome.FAILURE
+        rows = [
+            RunRecord(key, Outcome.SUCCESS, 0, now - 7300, now - 7200, 100.0),
+            RunRecord(key, Outcome.FAILURE, 1, now - 60, now - 50, 10.0),
+        ]
+        world.watch.recalled("a", rows)
+
+    world = play(300, job({"maxTimeSinceSuccessSeconds": 3600, "minRuntimeSeconds": 200}), script)
+    assert world.reports.checks == ["maxTimeSinceSuccess"]
+    fresh = play(300, job({"maxTimeSinceSuccessSeconds": 3600}), nothing)
+    assert fresh.reports.checks == []

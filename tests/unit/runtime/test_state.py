@@ -301,6 +301,7 @@ def test_documents_change_only_as_expected() -> None:
         assert await keeper.get("d") == second
         assert isinstance(await keeper.delete("d", first.version), Conflict)
         assert isinstance(await keeper.delete("d", second.version), Absent)
+        assert isinstance(await keeper.put("d", {"n": float("inf")}, None), Unavailable)
         world.store.documents_["torn"] = Document(b"{", "1")
         assert isinstance(await keeper.get("torn"), Unavailable)
 
