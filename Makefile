@@ -16,7 +16,7 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint format typecheck test pytest check endurance snapshot clean
+.PHONY: help venv lint format typecheck test pytest check endurance test-kubernetes snapshot clean
 
 help: ## what there is to do
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -66,6 +66,17 @@ endurance: $(READY) ## ten faults of each kind on real daemons, then the live te
 	CRONSTABLE_ENDURANCE_ROUNDS=10 $(BIN)/python -m pytest tests/live
 	for i in $$(seq $(REPEATS)); do $(BIN)/python -m pytest -q -x tests/live || exit 1; done
 
+# Debian's kube-apiserver, built once into ~/.cache (a few minutes); with KUBECONFIG set that cluster serves instead, and
+# Leases named contract-* and test-* come and go in the namespace of its context.
+test-kubernetes: $(READY) ## the tests that need a real apiserver; KUBECONFIG=... names one of your own
+ifdef KUBECONFIG
+	CRONSTABLE_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest -m kubernetes plugins/cronstable-k8s $(PYTEST_ARGS)
+else
+	server=$$(sh plugins/cronstable-k8s/tests/servers/build-apiserver.sh) && \
+	CRONSTABLE_KUBE_APISERVER=$$server $(BIN)/python -m pytest -m kubernetes plugins/cronstable-k8s $(PYTEST_ARGS) && \
+	CRONSTABLE_KUBE_APISERVER=$$server $(BIN)/python -m pytest tests/live/test_kubernetes.py $(PYTEST_ARGS)
+endif
+
 snapshot: $(READY) ## write the record of the public surface anew, after an intended change
 	CRONSTABLE_WRITE_SNAPSHOTS=1 $(BIN)/python -m pytest tests/architecture/test_public_surface.py
 
@@ -75,7 +86,7 @@ clean: ## away with everything that was made here
 
 # -- the demo ---------------------------------------------------------------------------------------------------------
 
-.PHONY: demo demo-etcd demo-gossip demo-grand-tour demo-cluster-large docs
+.PHONY: demo demo-etcd demo-gossip demo-grand-tour demo-cluster-large demo-kubernetes docs
 NODES ?= 3
 
 demo: $(READY) ## three daemons elect a leader and you take it away; DEMO_SCRIPT="wait 5; kill; wait 10; quit" needs no keys
@@ -92,6 +103,9 @@ demo-cluster-large: $(READY) ## the same with ten nodes (the twin of example/clu
 
 demo-etcd: $(READY) ## the same over an etcd of its own (needs etcd-server), which you can take away too
 	@$(BIN)/python example/demo/demo.py --backend etcd
+
+demo-kubernetes: $(READY) ## the same over a stand-in for an apiserver, which you can take away too
+	@$(BIN)/python example/demo/demo.py --backend kubernetes
 
 docs: $(READY) ## write tables and code of docs/ anew, after a change of a schema or an example
 	$(BIN)/python docs/build.py

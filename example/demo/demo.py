@@ -1,6 +1,7 @@
 """Some cronstable daemons elect a leader; you take the leader away and watch another one take over.
 
-Run it with ``make demo``, ``make demo-etcd`` or ``make demo-gossip``. On a terminal single keys act; without one ``DEMO_SCRIPT`` says what to do, for example
+Run it with ``make demo``, ``make demo-etcd``, ``make demo-kubernetes`` or ``make demo-gossip``. On a terminal single
+keys act; without one ``DEMO_SCRIPT`` says what to do, for example
 ``DEMO_SCRIPT="wait 5; kill; wait 10; quit"``. ``DEMO_PORT`` is the first of three ports (8080), 0 for any.
 """
 
@@ -57,7 +58,7 @@ HELP = """\
   s  SIGSTOP the leader        a frozen machine: it wakes up as a follower
   c  SIGCONT what was stopped
   r  restart what is dead
-  a  take the store away       nobody leads without it (a server only: make demo-etcd)
+  a  take the store away       nobody leads without it (a server only: make demo-etcd, demo-kubernetes)
   b  bring it back             what was due meanwhile is made up for
   q  quit: end the daemons, remove the directory"""
 
@@ -149,6 +150,8 @@ class Demo:
         else:
             self._screen.event(f"LEADER is {leader.name} ({term})")
         self._leader = leader.name
+        if not self._invited:
+            self._invite(leader)
 
     def _owns(self, node: Node, view: dict[str, Any]) -> bool:
         """Without one leader for all jobs, the leader of the demo is the node that owns its Leader job."""
@@ -318,7 +321,9 @@ def _term(view: dict[str, Any]) -> str:
     if lease is None:
         agreed = 1 + sum(peer["status"] == "agreed" for peer in view["peers"])
         return f"{agreed} of {view['cluster_size']} agree"
-    return f"fence {lease['fence']}" if lease.get("fence") else f"lease {lease.get('leaseId')}"
+    if "leaseId" in lease:
+        return f"lease {lease['leaseId']}"
+    return f"fence {lease['fence']}" if lease.get("fence") else f"Lease {lease['namespace']}/{lease['name']}"
 
 
 def decisions(node: Node, job: str) -> list[dict[str, Any]]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stores import DemoError, Directory, Etcd, Peers, Store
+from stores import Apiserver, DemoError, Directory, Etcd, Peers, Store
 
 MOST_NODES = 10
 FIRST_PORT = 8080
-BACKENDS = ("filesystem", "etcd", "gossip")
+BACKENDS = ("filesystem", "etcd", "gossip", "kubernetes")
 LEADER_JOB = "leader-every-second"
 JOBS = (LEADER_JOB, "prefer-every-5-seconds", "all-every-10-seconds")
 START_DEADLINE = 60.0
@@ -126,6 +126,8 @@ class Fleet:
             if backend == "gossip":
                 ports = dict(zip(names, free_ports(0, len(names)), strict=True))
                 return Peers(self.directory, ports, self._command, spread=spread)
+            if backend == "kubernetes":
+                return Apiserver(self.directory, *free_ports(0, 1))
             return Etcd(self.directory, *free_ports(0, 2))
         except DemoError:
             shutil.rmtree(self.directory, ignore_errors=True)

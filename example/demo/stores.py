@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import http.client
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 TTL = 5
+STAND_IN = Path(__file__).parents[2] / "plugins" / "cronstable-k8s" / "tests" / "apiserver.py"
+"""A kube-apiserver as far as Leases go: a real one is no thing to start beside a demo."""
 ETCD_DEADLINE = 30.0
 
 
@@ -60,7 +64,7 @@ class Directory:
 
     def stop(self) -> None:
         """See ``Store``."""
-        raise DemoError("only a store that is a server can be taken away: make demo-etcd")
+        raise DemoError("only a store that is a server can be taken away: make demo-etcd or demo-kubernetes")
 
     def close(self) -> None:
         """Nothing was started."""
@@ -160,3 +164,62 @@ class Peers:
 
     def close(self) -> None:
         """Nothing was started."""
+
+
+class Apiserver:
+    """The stand-in for an apiserver, asked as through ``kubectl proxy``. It keeps its Lease in memory."""
+
+    title = "one apiserver (a stand-in)"
+
+    def __init__(self, directory: Path, port: int) -> None:
+        if not STAND_IN.is_file():
+            raise DemoError(f"there is no {STAND_IN}: the demo over an apiserver needs a whole checkout")
+        self._port = port
+        self._log = directory / "apiserver.log"
+        self._kubeconfig = directory / "kubeconfig"
+        self._kubeconfig.write_text(
+            "current-context: demo\n"
+            "contexts: [{name: demo, context: {cluster: demo, namespace: default}}]\n"
+            f"clusters: [{{name: demo, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n",
+            encoding="utf-8",
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+        lease = f"http://127.0.0.1:{port}/apis/coordination.k8s.io/v1/namespaces/default/leases/cronstable-leader"
+        self.where = f"who leads: curl -s {lease}   log {self._log}"
+
+    def section(self, name: str) -> str:
+        """See ``Store``."""
+        return (
+            f'  backend: kubernetes\n  kubernetes:\n    kubeconfig: "{self._kubeconfig}"\n'
+            f"    leaseDurationSeconds: {TTL}\n    renewDeadlineSeconds: 3.5\n    retryPeriodSeconds: 1\n"
+            "    clientLibrary: http\n"
+        )
+
+    def start(self) -> None:
+        """See ``Store``; returns once it answers."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            return
+        command = [sys.executable, str(STAND_IN), "--port", str(self._port), "--verbs", "get,update,create,watch"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        deadline = time.monotonic() + ETCD_DEADLINE
+        while b"ready" not in self._log.read_bytes():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise DemoError(f"the apiserver does not answer; its log is {self._log}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """See ``Store``: silent, since what it knows would go with its process."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def close(self) -> None:
+        """See ``Store``."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()

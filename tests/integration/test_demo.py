@@ -166,6 +166,21 @@ def test_the_demo_peer_to_peer_moves_leadership_without_a_store(count: int, opti
     assert_nothing_is_left(done.stdout, count)
 
 
+def test_the_demo_over_an_apiserver_moves_leadership_and_makes_up_for_a_store_that_was_away() -> None:
+    script = "wait run; kill; wait moved; wait run; away; wait 2; back; wait leader; wait run; quit"
+    done = scripted(script, "--backend", "kubernetes")
+    assert done.returncode == 0, done.stderr
+    moved = re.search(
+        r"LEADERSHIP MOVED (node-[abc]) -> (node-[abc]), [0-9.]+ s after kill -9 "
+        r"\(Lease default/cronstable-leader\)",
+        done.stdout,
+    )
+    assert moved is not None
+    assert moved[1] != moved[2]
+    assert RUN.findall(done.stdout.partition("the store comes back")[2])
+    assert_nothing_is_left(done.stdout)
+
+
 def test_a_directory_cannot_be_taken_away_and_the_demo_says_so() -> None:
     done = scripted("away")
     assert done.returncode == 1
