@@ -444,3 +444,50 @@ def test_one_node_becomes_a_cluster_and_one_node_again_and_no_occurrence_is_lost
     way.runs()
     times = sorted({datetime.fromisoformat(at).timestamp() for _, at, _ in fleet.occurrences()})
     assert times == [times[0] + 3 * i for i in range(len(times))], "an occurrence was lost on the way"
+
+
+def test_one_way_links_and_bridges_never_make_two_leaders_and_a_majority_always_has_one(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait
+) -> None:
+    mesh = make_mesh(links=True)
+    fleet = make_fleet(backend_of=mesh.cluster_of)
+    fleet.start()
+    settle(fleet, waiting)
+    broken = {
+        "a does not hear b, who hears a": [(0, 1)],
+        "a and b only have c in common": [(0, 1), (1, 0)],
+        "nobody hears a, who hears all": [(1, 0), (2, 0)],
+    }
+    for what, pairs in broken.items():
+        for pair in pairs:
+            mesh.links[pair].up = False
+        # Whoever leads now is of a majority that agrees in both directions.
+        waiting(lambda: noticed(fleet), 60, f"{what}: the break to be noticed")
+        waiting(lambda: len(fleet.leaders()) == 1, 60, f"{what}: one leader")
+        for pair in pairs:
+            mesh.links[pair].up = True
+        settle(fleet, waiting)
+    assert fleet.two_leaders_at() == []
+    assert duplicates(fleet) == []
+
+
+def noticed(fleet: Fleet) -> bool:
+    views = [node.cluster() for node in fleet.nodes]
+    return any(peer["status"] != "agreed" for view in views if view for peer in view["peers"])
+
+
+def test_certificates_renewed_while_it_runs_cost_no_leader(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait
+) -> None:
+    mesh = make_mesh()
+    fleet = make_fleet(backend_of=mesh.cluster_of)
+    fleet.start()
+    settle(fleet, waiting)
+    for name in mesh.names:
+        mesh.papers.issue(name)
+    for node in fleet.nodes:
+        waiting(lambda n=node: "the certificates changed and are in use" in n.log.read_text(), 150, "the rotation")
+    fleet.wait_until_whole()
+    assert fleet.leaders() == [fleet.nodes[0]]
+    assert fleet.two_leaders_at() == []
+    assert all("leadership lost" not in node.log.read_text() for node in fleet.nodes)
