@@ -18,6 +18,11 @@ PING: Final = 15.0
 """Seconds of silence after which a comment is sent, so that no proxy takes the connection for dead (reference 7.2)."""
 SEND_TIMEOUT: Final = 30.0
 """Seconds for a chunk to be taken by a slow reader; then it is dropped and may come back where it was."""
+PACE: Final = 0.05
+"""Seconds between two chunks of one stream. With chunks of 64 KiB that is more than a megabyte a second."""
+CROWD: Final = 40
+"""Streams that go at that pace; more share it, so that many readers of a job that never stops writing leave time for
+everybody else."""
 RETRY: Final = b"retry: 2000\n\n"
 """What a browser is told to wait, in milliseconds, before it connects again."""
 
@@ -87,4 +92,5 @@ class Streams:
                 return
             chunk = b": ping\n\n"
             with anyio.move_on_after(PING):
+                await anyio.sleep(PACE * max(1.0, len(self._scopes) / CROWD))
                 chunk = await source.take()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -18,13 +20,34 @@ from cronstable.builtin.web.streams import Streams, message
 
 PENDING: Final = 64 * 1024
 """Bytes that wait for a reader before no more are made; lines that are overwritten meanwhile are a ``gap``."""
+WRITTEN: Final = 4 << 20
+"""Bytes of lines that are kept as they are sent."""
 _LONGEST_ID: Final = 100
+
+
+class Written:
+    """Lines as they are sent, for all who read along: writing one costs more than sending it to ten readers."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._size = 0
+
+    def line(self, run: str, line: Line) -> bytes:
+        """The event of a line of a run; a number means the same line to everybody."""
+        found = self._lines.get((run, line.number))
+        if found is None:
+            found = self._lines[run, line.number] = line_event(run, line)
+            self._size += len(found)
+            while self._size > WRITTEN and len(self._lines) > 1:
+                self._size -= len(self._lines.popitem(last=False)[1])
+        return found
 
 
 class Tails:
     """Handlers of streams."""
 
     def __init__(self, site: Site, streams: Streams, events: EventLog) -> None:
+        self._written = Written()
         self._site = site
         self._streams = streams
         self._events = events
@@ -59,7 +82,7 @@ class Tails:
         if request.method == "HEAD":
             return await self._streams.serve(request, _Nothing())
         async with anyio.create_task_group() as tasks:
-            tail = Tail(self._site.host, run, after, _record(snapshot, job.name, run))
+            tail = Tail(self._site.host, self._written, Place(run, after), _record(snapshot, job.name, run))
             tasks.start_soon(tail.follow)
             response = await self._streams.serve(request, tail)
             tasks.cancel_scope.cancel()
@@ -96,13 +119,22 @@ def _record(snapshot: HostSnapshot, job: str, run: str) -> RunRecord | None:
     return next((record for record in snapshot.history.get(job, ()) if run and record.key.run_id == run), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a reader is: the run, and the number of the last line that it has."""
+
+    run: str
+    after: int
+
+
 class Tail:
     """A ``Source`` of the lines of one run. ``follow`` fills it and waits while its reader is behind."""
 
-    def __init__(self, host: Host, run: str, after: int, record: RunRecord | None) -> None:
+    def __init__(self, host: Host, written: Written, place: Place, record: RunRecord | None) -> None:
         self._host = host
-        self._run = run
-        self._after = after
+        self._written = written
+        self._run = place.run
+        self._after = place.after
         self._record = record
         self._pending = bytearray()
         self._over = False
@@ -129,20 +161,19 @@ class Tail:
             await self._put(message("run", {"run_id": self._run or None, "started_at": started}))
         if self._run:
             async for line in self._host.output(self._run, self._after):
-                await self._line(line)
+                await self._line(line, self._written.line(self._run, line))
         if first and self._after == 0 and self._record is not None:
             for line in kept_lines(self._record):
-                await self._line(line)
+                await self._line(line, line_event(self._run, line))
         await self._put(message("end", {"reason": "no-output"} if first and self._after == 0 else {}))
         self._over = True
         self._more.set()
 
-    async def _line(self, line: Line) -> None:
+    async def _line(self, line: Line, sent: bytes) -> None:
         if line.number > self._after + 1:
             await self._put(message("gap", {"from": self._after + 1, "to": line.number - 1}))
         self._after = line.number
-        data: Json = {"stream": line.stream, "line": line.text, "number": line.number, "at": iso(line.at)}
-        await self._put(message("line", data, f"{self._run}:{line.number}"))
+        await self._put(sent)
 
     async def _put(self, sent: bytes) -> None:
         while len(self._pending) >= PENDING:
@@ -150,6 +181,12 @@ class Tail:
             await self._room.wait()
         self._pending += sent
         self._more.set()
+
+
+def line_event(run: str, line: Line) -> bytes:
+    """The event ``line``, whose id says how far a reader got."""
+    data: Json = {"stream": line.stream, "line": line.text, "number": line.number, "at": iso(line.at)}
+    return message("line", data, f"{run}:{line.number}")
 
 
 def kept_lines(record: RunRecord) -> Iterable[Line]:

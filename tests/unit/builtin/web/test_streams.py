@@ -16,6 +16,7 @@ from cronstable.api import (
     Decision,
     DecisionRecord,
     LeaderChanged,
+    Line,
     LiveRun,
     Outcome,
     QuorumChanged,
@@ -28,6 +29,7 @@ from cronstable.api import (
     Verdict,
 )
 from cronstable.builtin.web import eventlog, streams
+from cronstable.builtin.web.tails import PENDING, Place, Tail, Written
 from cronstable.runtime.capture import LineBatch
 from cronstable.runtime.output import LINES_PER_RUN
 
@@ -255,6 +257,7 @@ async def test_a_reader_that_does_not_read_is_dropped_and_holds_up_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(streams, "SEND_TIMEOUT", 0.05)
+    monkeypatch.setattr(streams, "PACE", 0.0)
     caplog.set_level("INFO")
     host.add(make_job("a"))
     host.hub.open("r1")
@@ -342,3 +345,29 @@ async def test_a_reader_of_events_goes_on_where_it_was_or_is_told_that_it_cannot
             assert await reader.event() == ("reset", {"reason": "the node or its service started anew"})
         wrong = await call("GET", "/events?kinds=quorum,nothing")
     assert wrong.status == 400
+
+
+async def test_what_waits_for_a_slow_reader_is_bounded_whatever_the_run_writes(host: Any) -> None:
+    host.hub.open("r1")
+    tail = Tail(host, Written(), Place("r1", 0), None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tail.follow)
+        for first in range(1, 5_001, 100):
+            say(host, first, *["x" * 400] * 100)
+            await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        chunk = await tail.take()
+        assert chunk is not None
+        assert PENDING <= len(chunk) < PENDING + 1_000
+        tasks.cancel_scope.cancel()
+
+
+def test_a_line_is_written_once_for_all_its_readers_and_forgotten_in_time() -> None:
+    written = Written()
+    line = Line(1, "stdout", "x" * 1_000, NOON)
+    first = written.line("r1", line)
+    assert written.line("r1", line) is first
+    assert written.line("r2", line) != first
+    for number in range(2, 6_000):
+        written.line("r1", Line(number, "stdout", "x" * 1_000, NOON))
+    assert written.line("r1", line) is not first
