@@ -265,3 +265,41 @@ def test_an_entry_whose_lease_is_gone_gets_another(told: Any) -> None:
         assert etcd.leases == {}
 
     told(story)
+
+
+def test_of_two_clones_that_claim_one_number_exactly_one_wins_and_the_other_sees_that_it_did_not(
+    told: Any, node: Any
+) -> None:
+    """They share token, lease and term: what tells them apart is what they wrote (claims.md 4)."""
+
+    async def story(etcd: Any, a: Any) -> None:
+        grant = await a.win()
+        clone = node(etcd, "a")
+        assert isinstance(await a.store.append(grant, 1, RECORD), Won)
+        assert await clone.store.append(grant, 1, OTHER) == Taken(RECORD)
+        assert await clone.store.append(replace(grant, data=None), 1, OTHER) == Taken(RECORD)
+
+    told(story)
+
+
+def test_an_etcd_restored_from_an_older_snapshot_shows_a_hole_and_lowers_no_fence(told: Any, node: Any) -> None:
+    """The promise ends there, and the next term can see it: a hole counts as damage (ADR 0026)."""
+
+    async def story(etcd: Any, a: Any) -> None:
+        grant = await a.win()
+        for number in range(1, 4):
+            await a.store.append(grant, number, RECORD)
+        snapshot = {key: replace(stored) for key, stored in etcd.keys.items()}
+        for number in range(4, 7):
+            await a.store.append(grant, number, RECORD)
+        etcd.keys = snapshot
+        # The holder goes on where it was; its lease is in the snapshot too.
+        assert isinstance(await a.store.append(grant, 7, OTHER), Won)
+        b = node(etcd, "b")
+        span = await b.store.span()
+        assert (span.first, span.last) == (1, 7)
+        assert [await b.store.read(number) for number in (3, 4, 6, 7)] == [RECORD, None, None, OTHER]
+        await a.store.release(grant, ())
+        assert (await b.win()).fence > grant.fence
+
+    told(story)

@@ -309,3 +309,80 @@ def test_an_answer_of_something_else_is_unavailable(told: Any, answering: Callab
                     await call
 
     told(story)
+
+
+# -- damage
+
+
+async def found(store: Any, *, repair: bool) -> list[tuple[str, str, bool]]:
+    return [(one.what, one.detail, one.repaired) async for one in store.inspect(repair=repair)]
+
+
+DAMAGES = [
+    ("streams/s", None, "stream s", "has records, and the etcd key cronstable/state/streams/s is missing"),
+    ("streams/s", b"1", "the etcd key cronstable/state/streams/s", "ends before its record 0000000000000003"),
+    ("streams/s", b"many", "the etcd key cronstable/state/streams/s", "ends before its record 0000000000000003"),
+    ("dropped", b"many", "the etcd key cronstable/state/dropped", "is no number"),
+    (
+        "streams/a%2Fgone",
+        b"7",
+        "stream a/gone",
+        "the etcd key cronstable/state/streams/a%2Fgone names a stream that has no records",
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "what", "detail"), DAMAGES)
+def test_damage_is_found_and_repaired_and_appends_go_on_behind_what_was_there(
+    told: Any, key: str, value: bytes | None, what: str, detail: str
+) -> None:
+    async def story(etcd: Any, a: Any) -> None:
+        for number in range(3):
+            await a.state.append("s", b"%d" % number)
+        if value is None:
+            etcd.delete_by_hand(BELOW + key.encode())
+        else:
+            etcd.put_by_hand(BELOW + key.encode(), value)
+        before = {key: stored.value for key, stored in etcd.keys.items()}
+        assert await found(a.state, repair=False) == [(what, detail, False)]
+        assert {key: stored.value for key, stored in etcd.keys.items()} == before
+        assert await found(a.state, repair=True) == [(what, detail, True)]
+        assert await found(a.state, repair=True) == []
+        await a.state.open()
+        await a.state.append("s", b"3")
+        assert [record.data for record in await a.state.read("s")] == [b"0", b"1", b"2", b"3"]
+        assert list(await a.state.streams()) == ["s"]
+
+    told(story)
+
+
+@pytest.mark.parametrize(
+    "key", ["records/s/notes", "records/a/b/0000000000000001", "streams/a/b", "documents/a b", "streams/"]
+)
+def test_keys_of_somebody_else_are_named_and_left_alone(told: Any, key: str) -> None:
+    async def story(etcd: Any, a: Any) -> None:
+        await a.state.append("s", b"1")
+        etcd.put_by_hand(BELOW + key.encode(), b"x")
+        for repair in (False, True):
+            assert await found(a.state, repair=repair) == [
+                (f"the etcd key cronstable/state/{key}", "is no key of this store", False)
+            ]
+        assert BELOW + key.encode() in etcd.keys
+        assert list(await a.state.documents()) == []
+        await a.state.append("s", b"2")
+        await a.state.trim("s", 2)
+        assert [record.data for record in await a.state.read("s")] == [b"1", b"2"]
+
+    told(story)
+
+
+def test_a_number_that_was_set_back_by_hand_writes_over_nothing(told: Any) -> None:
+    async def story(etcd: Any, a: Any) -> None:
+        for number in range(3):
+            await a.state.append("s", b"%d" % number)
+        etcd.put_by_hand(BELOW + b"streams/s", b"1")
+        with pytest.raises(StoreUnavailable, match="streams/s is damaged: the stream has records behind 1"):
+            await a.state.append("s", b"over")
+        assert [record.data for record in await a.state.read("s")] == [b"0", b"1", b"2"]
+
+    told(story)

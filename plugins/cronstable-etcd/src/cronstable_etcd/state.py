@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes
 
 from cronstable.api import (
+    Damage,
     Document,
     Host,
     LeaseStore,
@@ -21,6 +21,8 @@ from cronstable.api import (
 from cronstable_etcd import wire
 from cronstable_etcd.client import Client
 from cronstable_etcd.gateway import Credentials, Gateway
+from cronstable_etcd.inspect import Inspector
+from cronstable_etcd.layout import DIGITS, Layout, decoded, encoded, name_of, number_of, shown
 from cronstable_etcd.lease import EtcdLeaseStore
 from cronstable_etcd.settings import StateSettings
 from cronstable_etcd.tls import Tls
@@ -37,7 +39,6 @@ LEASE_TTL: Final[Seconds] = 30.0
 LARGEST: Final = 1 << 20
 """Bytes of one record or document; etcd takes 1.5 MiB in a request unless it was told otherwise."""
 
-DIGITS: Final = 16
 NONCE: Final = 12
 VERSION: Final = b'{"schemaVersion": "v1"}'
 
@@ -87,7 +88,7 @@ class _End:
 
 
 class EtcdStateStore:
-    """Implements ``StateStore``. ``location``: the members, for people.
+    """Implements ``StateStore`` and ``Inspectable``. ``location``: the members, for people.
 
     A stream has a key that says where it ends, and its records carry numbers; both are written in one transaction, so
     a number is given once and nobody reads a record before one with a lower number. What is written begins with a
@@ -101,13 +102,7 @@ class EtcdStateStore:
         self._prefix = prefix
         self._location = location
         self._client = Client(host, gateway)
-        root = prefix.encode("utf-8", "surrogatepass")
-        self._meta = root + b"/meta"
-        self._dropped = root + b"/dropped"
-        self._ends_below = root + b"/streams/"
-        self._records_below = root + b"/records/"
-        self._aside_below = root + b"/aside/"
-        self._documents_below = root + b"/documents/"
+        self._layout = Layout.of(prefix)
         self._ends: dict[str, _End] = {}
 
     async def open(self) -> StoreInfo:
@@ -117,12 +112,12 @@ class EtcdStateStore:
         except PluginError as error:
             raise StoreUnavailable(str(error)) from None
         answer = await self._client.transact(
-            (wire.absent(self._meta),), (wire.put(self._meta, VERSION),), (wire.get(self._meta),)
+            (wire.absent(self._layout.meta),), (wire.put(self._layout.meta, VERSION),), (wire.get(self._layout.meta),)
         )
         if not answer.succeeded:
             there = _only(answer.found[0])
             if there is None or there.value != VERSION:
-                raise StoreUnavailable(f"{_shown(self._meta)} is not of this version: {_value_of(there)!r:.60}")
+                raise StoreUnavailable(f"{shown(self._layout.meta)} is not of this version: {_value_of(there)!r:.60}")
         self._ends.clear()
         return StoreInfo("etcd", Topology.SHARED, f"{self._location} below {self._prefix}")
 
@@ -134,41 +129,43 @@ class EtcdStateStore:
     async def append(self, stream: str, data: bytes) -> str:
         """See ``StateStore.append``. One request while nobody else appends to the stream."""
         nonce, end = self._nonce(), self._ends.get(stream)
-        value, marker = _sized(stream, nonce + data), self._end_key(stream)
+        value, marker = _sized(stream, nonce + data), self._layout.end_of(stream)
         if end is None:
-            answer = await self._client.transact((), (wire.get(marker), wire.get(self._dropped)))
+            answer = await self._client.transact((), (wire.get(marker), wire.get(self._layout.dropped)))
             end = _end(answer.found)
         for _ in range(TRIES):
             number = end.last + 1
-            key = self._record_key(stream, number)
+            key = self._layout.record(stream, name_of(number))
             answer = await self._client.transact(
-                self._ends_so(marker, end),
+                (*self._ends_so(marker, end), wire.absent(key)),
                 (wire.put(marker, b"%d" % number), wire.put(key, value)),
-                (wire.get(marker), wire.get(self._dropped), wire.get(key)),
+                (wire.get(marker), wire.get(self._layout.dropped), wire.get(key)),
             )
             if answer.succeeded:
                 self._remember(stream, _End(answer.revision, number))
-                return _name(number)
-            end = _end(answer.found)
+                return name_of(number)
+            before, end = end, _end(answer.found)
             there = _only(answer.found[2])
             if there is not None and there.value.startswith(nonce):
                 # It had landed, and only the answer was lost.
                 self._remember(stream, end)
-                return _name(number)
-        raise StoreUnavailable(f"{_shown(marker)} changes faster than one can append")
+                return name_of(number)
+            if there is not None and before == end:
+                raise StoreUnavailable(f"{shown(marker)} is damaged: the stream has records behind {end.last}")
+        raise StoreUnavailable(f"{shown(marker)} changes faster than one can append")
 
     async def read(self, stream: str, *, limit: int | None = None, after: str = "") -> Sequence[StoredRecord]:
         """See ``StateStore.read``. A limit is served from the end: what is not wanted is not read."""
-        start, stop = self._record_key(stream, 0), wire.after(self._record_key(stream, 0)[:-DIGITS])
+        start, stop = self._layout.records_of(stream)
         if after:
-            start = start[:-DIGITS] + after.encode("utf-8", "surrogatepass") + b"\0"
+            start = self._layout.record(stream, after + "\0")
         if limit is None:
             return [record async for record in self._records(start, stop)]
         if limit <= 0:
             return []
-        answer = await self._client.transact((), (wire.get(self._end_key(stream)),))
+        answer = await self._client.transact((), (wire.get(self._layout.end_of(stream)),))
         last = _number(_only(answer.found[0]))
-        newest = max(start, self._record_key(stream, max(0, last - limit + 1)))
+        newest = max(start, self._layout.record(stream, name_of(max(0, last - limit + 1))))
         found = [record async for record in self._records(newest, stop)]
         if len(found) < limit and newest > start:
             # Records were put aside, so the newest ones reach further back.
@@ -190,8 +187,7 @@ class EtcdStateStore:
 
     async def trim(self, stream: str, keep: int) -> None:
         """See ``StateStore.trim``."""
-        first = self._record_key(stream, 0)
-        stop = wire.after(first[:-DIGITS])
+        first, stop = self._layout.records_of(stream)
         while True:
             # Counted and listed at one revision: what is surplus then is so for ever.
             answer = await self._client.transact(
@@ -210,40 +206,39 @@ class EtcdStateStore:
 
     async def _drop(self, stream: str) -> None:
         """Remove a stream with what is left in it; its numbers are not given again."""
-        marker, first = self._end_key(stream), self._record_key(stream, 0)
+        marker, records = self._layout.end_of(stream), self._layout.records_of(stream)
         self._ends.pop(stream, None)
         for _ in range(TRIES):
-            answer = await self._client.transact((), (wire.get(marker), wire.get(self._dropped)))
+            answer = await self._client.transact((), (wire.get(marker), wire.get(self._layout.dropped)))
             there, dropped = map(_only, answer.found)
             if there is None:
                 return
             highest = max(_number(there), _number(dropped))
             answer = await self._client.transact(
-                (wire.modified(marker, there.mod), wire.modified(self._dropped, _mod(dropped))),
+                (wire.modified(marker, there.mod), wire.modified(self._layout.dropped, _mod(dropped))),
                 (
-                    wire.put(self._dropped, b"%d" % highest),
+                    wire.put(self._layout.dropped, b"%d" % highest),
                     wire.delete(marker),
-                    wire.delete_all(first, wire.after(first[:-DIGITS])),
+                    wire.delete_all(*records),
                 ),
             )
             if answer.succeeded:
                 return
-        raise StoreUnavailable(f"{_shown(marker)} changes faster than one can remove it")
+        raise StoreUnavailable(f"{shown(marker)} changes faster than one can remove it")
 
     async def put_aside(self, stream: str, name: str) -> None:
         """See ``StateStore.put_aside``. The newest 256 of a store are kept, below ``aside``."""
         if len(name) != DIGITS or not name.isdigit():
             return
-        key = self._record_key(stream, int(name))
+        key = self._layout.record(stream, name)
         answer = await self._client.transact((), (wire.get(key),))
         there = _only(answer.found[0])
         if there is None:
             return
-        aside = self._aside_below + key.removeprefix(self._records_below)
+        aside = self._layout.aside + key.removeprefix(self._layout.records)
         await self._client.transact((wire.modified(key, there.mod),), (wire.put(aside, there.value), wire.delete(key)))
-        first = self._record_key(stream, 0)
         answer = await self._client.transact(
-            (), (wire.count(first, wire.after(first[:-DIGITS])), wire.names(self._aside_below))
+            (), (wire.count(*self._layout.records_of(stream)), wire.names(self._layout.aside))
         )
         if not answer.counts[0]:
             await self._drop(stream)
@@ -253,19 +248,19 @@ class EtcdStateStore:
 
     async def streams(self, prefix: str = "") -> Sequence[str]:
         """See ``StateStore.streams``. The records are not touched: a stream has one key that says that it is there."""
-        return await self._names(self._ends_below, prefix)
+        return await self._names(self._layout.streams, prefix)
 
     # -- documents
 
     async def get(self, document: str) -> Document | None:
         """See ``StateStore.get``."""
-        answer = await self._client.transact((), (wire.get(self._document_key(document)),))
+        answer = await self._client.transact((), (wire.get(self._layout.document(document)),))
         there = _only(answer.found[0])
         return None if there is None else Document(_data(there.value), str(there.mod))
 
     async def put(self, document: str, data: bytes, expect: str | None) -> Document | None:
         """See ``StateStore.put``. The version is etcd's mod revision."""
-        key, nonce = self._document_key(document), self._nonce()
+        key, nonce = self._layout.document(document), self._nonce()
         value = _sized(document, nonce + data)
         stands = wire.absent(key) if expect is None else _is_version(key, expect)
         if stands is None:
@@ -280,42 +275,38 @@ class EtcdStateStore:
 
     async def delete(self, document: str, expect: str) -> bool:
         """See ``StateStore.delete``. False too when a first request had removed it and its answer was lost."""
-        key = self._document_key(document)
+        key = self._layout.document(document)
         stands = _is_version(key, expect)
         return stands is not None and (await self._client.transact((stands,), (wire.delete(key),))).succeeded
 
     async def documents(self, prefix: str = "") -> Sequence[str]:
         """See ``StateStore.documents``."""
-        return await self._names(self._documents_below, prefix)
+        return await self._names(self._layout.documents, prefix)
 
     def lease(self, name: str) -> LeaseStore:
         """See ``StateStore.lease``."""
-        return EtcdLeaseStore(self._host, self._gateway, f"{self._prefix}/leases/{_encoded(name)}", ttl=LEASE_TTL)
+        return EtcdLeaseStore(self._host, self._gateway, self._layout.lease(name), ttl=LEASE_TTL)
+
+    def inspect(self, *, repair: bool) -> AsyncIterator[Damage]:
+        """See ``Inspectable.inspect``."""
+        return Inspector(self._client, self._layout, repair=repair).run()
 
     # -- keys
-
-    def _end_key(self, stream: str) -> bytes:
-        return self._ends_below + _encoded(stream).encode("ascii")
-
-    def _record_key(self, stream: str, number: int) -> bytes:
-        return self._records_below + _encoded(stream).encode("ascii") + b"/%0*d" % (DIGITS, number)
-
-    def _document_key(self, document: str) -> bytes:
-        return self._documents_below + _encoded(document).encode("ascii")
 
     def _ends_so(self, marker: bytes, end: _End) -> tuple[Comparison, ...]:
         """True while the stream ends there. One that is new begins above what any dropped one had."""
         there = wire.modified(marker, end.mod)
-        return (there,) if end.mod else (there, wire.modified(self._dropped, end.dropped))
+        return (there,) if end.mod else (there, wire.modified(self._layout.dropped, end.dropped))
 
     async def _names(self, below: bytes, prefix: str) -> Sequence[str]:
-        start = below + _encoded(prefix).encode("ascii")
+        start = below + encoded(prefix)
         stop = wire.after(start)
         names: list[str] = []
         while True:
             answer = await self._client.transact((), (wire.scan(start, stop, limit=NAMES_AT_ONCE, bare=True),))
             found = answer.found[0]
-            names += [_decoded(record.key.removeprefix(below)) for record in found]
+            # What somebody else put there is none of ours; ``inspect`` names it.
+            names += [name for one in found if (name := decoded(one.key.removeprefix(below))) is not None]
             if len(found) < NAMES_AT_ONCE:
                 return sorted(names)
             start = found[-1].key + b"\0"
@@ -340,9 +331,10 @@ def _end(found: Sequence[Sequence[KeyValue]]) -> _End:
 def _number(found: KeyValue | None) -> int:
     if found is None:
         return 0
-    if not found.value.isdigit():
-        raise StoreUnavailable(f"{_shown(found.key)} is damaged: it must be a number, not {found.value!r:.60}")
-    return int(found.value)
+    number = number_of(found)
+    if number is None:
+        raise StoreUnavailable(f"{shown(found.key)} is damaged: it must be a number, not {found.value!r:.60}")
+    return number
 
 
 def _mod(found: KeyValue | None) -> int:
@@ -355,10 +347,6 @@ def _only(found: Sequence[KeyValue]) -> KeyValue | None:
 
 def _value_of(found: KeyValue | None) -> bytes:
     return b"" if found is None else found.value
-
-
-def _name(number: int) -> str:
-    return f"{number:0{DIGITS}d}"
 
 
 def _data(value: bytes) -> bytes:
@@ -376,16 +364,3 @@ def _is_version(key: bytes, version: str) -> Comparison | None:
     """True while ``key`` stands in ``version``; None for what no version can be."""
     usable = version.isascii() and version.isdigit() and len(version) < 19 and int(version) > 0
     return wire.modified(key, int(version)) if usable else None
-
-
-def _encoded(name: str) -> str:
-    """Without a slash, so that what stands below one name cannot be another's."""
-    return quote(name, safe="", errors="surrogatepass")
-
-
-def _decoded(key: bytes) -> str:
-    return unquote_to_bytes(key).decode("utf-8", "surrogatepass")
-
-
-def _shown(key: bytes) -> str:
-    return f"the etcd key {key.decode('utf-8', 'replace')}"
