@@ -39,6 +39,7 @@ class EntryShelf:
     async def _remove(self) -> None:
         if self._name:
             await self._client.transact((), (wire.delete(self._keys.runs + self._name),))
+            self._name = b""
         lease, self._lease = self._lease, 0
         if lease:
             await self._client.end_lease(lease)
