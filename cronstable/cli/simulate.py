@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
@@ -34,7 +34,7 @@ FINE: Final = 1800.0
 @click.option("--from", "start", metavar="T", default="2026-01-01T00:00:00Z", show_default=True, help="Begin then.")
 @click.option("--run-seconds", type=click.FloatRange(0), default=2.0, show_default=True, help="Of a run, on average.")
 @click.option("--failing", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Part of runs that fail.")
-@click.option("--log", "log", type=click.File("w"), metavar="FILE", help="Write every event, one a line.")
+@click.option("--log", "log", type=click.File("w", lazy=False), metavar="FILE", help="Write every event, one a line.")
 @click.option("--shrink", is_flag=True, help="After a violation: find the fewest faults that it takes.")
 @click.option("--json", "as_json", is_flag=True, help="One object instead of text.")
 def simulate_command(
@@ -48,7 +48,7 @@ def simulate_command(
     start: str,
     run_seconds: float,
     failing: float,
-    log: click.utils.LazyFile | None,
+    log: TextIO | None,
     shrink: bool,
     as_json: bool,
 ) -> int:

@@ -168,6 +168,8 @@ def step(state: LeaseState, event: Event, now: Instant) -> Result:
 
 def _announce(state: LeaseState, commands: tuple[Command, ...], now: Instant) -> Result:
     leading, quorate = is_leader(state, now.boot), is_quorate(state, now.boot)
+    if leading == state.leading and quorate == state.quorate and state.loss is None:
+        return state, commands
     notices: list[Command] = []
     if quorate != state.quorate:
         notices.append(Quorum(quorate))

@@ -142,20 +142,15 @@ class Checker:
             timing = self._world.timing_of(node.index)
             deadline = sent + min(grant.ttl, timing.ttl) - max(margin, 1.0)
             self._deadlines[node.name] = deadline
-            self._led_until = self._world.engine.at + max(0.0, deadline - boot)
+            if deadline > boot:
+                self._leads_until(self._world.engine.at + deadline - boot)
 
-    def gained(self) -> None:
-        """Somebody leads: how long nobody did."""
-        now, until = self._world.engine.at, self._led_until_before
-        if until is not None and now > until:
-            self.counts.worst_takeover = max(self.counts.worst_takeover, now - until)
-        self.counts.terms += 1
-
-    _led_until_before: float | None = None
-
-    def before_term(self) -> None:
-        """A lease was acquired: what was known until then is what a takeover is measured from."""
-        self._led_until_before = self._led_until
+    def _leads_until(self, until: float) -> None:
+        """Somebody leads; how long nobody did before."""
+        now = self._world.engine.at
+        if self._led_until is not None and now > self._led_until:
+            self.counts.worst_takeover = max(self.counts.worst_takeover, now - self._led_until)
+        self._led_until = until
 
     def gone(self) -> None:
         """The leader was killed or let go at this instant."""
@@ -181,7 +176,7 @@ class Checker:
     def committed(self, node: Node, operation: str, value: object) -> None:
         """S3: every acquisition that landed has a higher fence than all before."""
         if operation == "acquire" and isinstance(value, Held):
-            self.before_term()
+            self.counts.terms += 1
             if value.grant.fence <= self._fence:
                 self.violate("S3", f"{node.name} holds fence {value.grant.fence} after {self._fence}")
             self._fence = max(self._fence, value.grant.fence)

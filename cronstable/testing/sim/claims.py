@@ -185,7 +185,7 @@ class ClaimsSide:
     def _pause(self) -> Seconds:
         idle = max(SWEEP_EVERY, self._world.idle)
         if self._term is None:
-            return SWEEP_EVERY if self._process.runs.running() else idle
+            return SWEEP_EVERY if self._process.runs.running() else max(idle, 3 * self._world.idle)
         if not claim_log.is_open(self.state) or not self.may_work():
             return PAUSE
         if self.state.begun or self.state.pending:

@@ -121,6 +121,7 @@ class World:
         self.nodes = [Node(self, index) for index in range(setup.nodes)]
         self._armed: list[tuple[Fault, Seconds]] = []
         self._made = 0
+        self._timings: dict[int, LeaseTiming] = {}
 
     # -- what the parts ask of it -------------------------------------------------------------------------------------
 
@@ -130,11 +131,13 @@ class World:
 
     def timing_of(self, index: int) -> LeaseTiming:
         """The lease timing of a node."""
-        ttl = self.setup.ttls.get(index)
-        timing = self.flavour.timing
-        if ttl is not None:
-            timing = FLAVOURS[self.flavour.name](ttl, self.setup.connect_timeout).timing
-        return replace(timing, watch=self.watch)
+        if index not in self._timings:
+            ttl = self.setup.ttls.get(index)
+            timing = self.flavour.timing
+            if ttl is not None:
+                timing = FLAVOURS[self.flavour.name](ttl, self.setup.connect_timeout).timing
+            self._timings[index] = replace(timing, watch=self.watch)
+        return self._timings[index]
 
     def log(self, who: str, text: str) -> None:
         """One line of the event log."""
@@ -153,7 +156,6 @@ class World:
     def gained(self, process: Process, fence: int) -> None:
         """A process took the lead."""
         self.log(process.node.name, f"leads, term {fence}")
-        self.checker.gained()
         self.checker.leaders()
 
     def lost(self, process: Process, reason: str) -> None:
