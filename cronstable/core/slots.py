@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final, TypeAlias, assert_never
 
 from cronstable.core.clock import Instant, Seconds
-from cronstable.core.job import ConcurrencyPolicy, Json
+from cronstable.core.job import Json
 from cronstable.core.lease import CHALLENGER_MARGIN, bounded_ttl, dead_at
 from cronstable.core.lease_values import Standing
 from cronstable.core.store import Grant, Held, LeaseRecord, Observation, Seen, Unreadable, Vacant
@@ -91,19 +92,30 @@ class NoAnswer:
 Entry: TypeAlias = Entered | Occupied | NoAnswer
 
 
+class Patience(Enum):
+    """What whoever wants the slot does about a holder that lives."""
+
+    NONE = "none"
+    """Give up at once: ``Forbid``."""
+    END_IT = "end it"
+    """Ask it to end its runs, and wait: ``Replace``."""
+    WAIT = "wait"
+    """Wait for it: a run that outlived its daemon, whose old slot is about to run out."""
+
+
 def entering(
-    policy: ConcurrencyPolicy, ttl: Seconds, standing: Standing | None, wrote: AbstractSet[str], begun: Instant
+    patience: Patience, ttl: Seconds, standing: Standing | None, wrote: AbstractSet[str], begun: Instant
 ) -> Generator[SlotAsk, Answer, tuple[Entry, Standing | None]]:
     """Get the slot for the first local run. ``standing``: what was seen there last; the new one comes out.
 
     ``wrote``: nonces of this process; nothing else says that a record is its own.
 
-    A living holder makes ``Forbid`` give up at once; ``Replace`` asks it to end its runs and waits up to twice ``ttl``.
-    One whose record has run out by the wall clock is waited for as long as claims.md 10 wants it to stand still.
+    A living holder is waited for up to twice ``ttl``, if at all. One whose record has run out by the wall clock is
+    waited for as long as claims.md 10 wants it to stand still.
     """
     over: Seen | None = None
     asked: int | None = None
-    patience = 2 * ttl
+    limit = 2 * ttl
     while True:
         answer = yield Try(over)
         boot = answer.now.boot
@@ -128,18 +140,18 @@ def entering(
                     over = Seen(record)
                     continue
                 holder = record.holder.name
-                if policy is not ConcurrencyPolicy.REPLACE:
+                if patience is Patience.NONE:
                     if not _ran_out(record, answer.now):
                         return Occupied(holder), standing
-                    patience = 2 * bounded_ttl(record, ttl, SHORTEST_TTL) + CHALLENGER_MARGIN
-                elif asked != record.fence:
+                    limit = 2 * bounded_ttl(record, ttl, SHORTEST_TTL) + CHALLENGER_MARGIN
+                elif patience is Patience.END_IT and asked != record.fence:
                     asked = record.fence
                     yield AskToEnd(record.fence)
             case Unreadable() | None:
                 return NoAnswer(), standing
             case _:
                 assert_never(answer.observation)
-        if boot >= begun.boot + patience:
+        if boot >= begun.boot + limit:
             return Occupied(holder), standing
         over = None
         yield Rest(LOOK_EVERY)

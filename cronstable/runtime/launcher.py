@@ -82,6 +82,10 @@ class Slotkeeper(Protocol):
         """A run is about to be spawned: None when it may be, else why not. May wait, and may be cancelled."""
         ...
 
+    def adopt(self, job: Job, run_id: str) -> None:
+        """A run lives that a daemon before this one began."""
+        ...
+
     def leave(self, run_id: str) -> None:
         """A run is over, or was not spawned after all; also called for those that did not enter."""
         ...
@@ -418,6 +422,8 @@ class Launcher:
 
         Whoever calls this ends it when its ``cancellation`` asks for that, and calls ``release``.
         """
+        if self.slots is not None:
+            self.slots.adopt(job, run.key.run_id)
         flight = Flight(job, run.key, Cancellation(), run.started_at, run=run)
         self._flights.setdefault(job.name, []).append(flight)
         self._live = None
@@ -425,6 +431,8 @@ class Launcher:
 
     def release(self, flight: Flight, record: RunRecord | None) -> None:
         """An adopted run is over, with this row of history, or is not to be looked at any more."""
+        if self.slots is not None:
+            self.slots.leave(flight.key.run_id)
         self._remove(flight)
         if record is not None:
             self.remember(record)

@@ -30,6 +30,7 @@ from cronstable.core.slots import (
     Lost,
     NoAnswer,
     Occupied,
+    Patience,
     Regained,
     Rest,
     Slot,
@@ -100,6 +101,7 @@ class Slots:
         self._standing: dict[str, Standing | None] = {}
         self._turns: dict[str, anyio.Lock] = {}
         self._inside: dict[str, str] = {}
+        self._survivors: set[str] = set()
         self._obeyed: dict[str, int] = {}
         self._seen: dict[str, tuple[str, float]] = {}
         self._tasks: TaskGroup | None = None
@@ -135,7 +137,8 @@ class Slots:
             return None
         try:
             async with self._turn(job.name):
-                entry = await self._entry(job)
+                replaces = job.options.concurrency_policy is ConcurrencyPolicy.REPLACE
+                entry = await self._entry(job, Patience.END_IT if replaces else Patience.NONE)
                 if isinstance(entry, Occupied):
                     return self._refuse(job, entry)
                 if isinstance(entry, NoAnswer):
@@ -149,6 +152,7 @@ class Slots:
 
     def leave(self, run_id: str) -> None:
         """A run is over, or was not spawned after all."""
+        self._survivors.discard(run_id)
         name = self._inside.pop(run_id, None)
         if name is None:
             return
@@ -157,14 +161,29 @@ class Slots:
         if slot.refs == 0:
             self._chores.start(partial(self._release, name, grant))
 
-    async def _entry(self, job: Job) -> Entry:
+    def adopt(self, job: Job, run_id: str) -> None:
+        """A run of a daemon that died lives on here: get its slot back as soon as the old one has run out."""
+        if is_shared(job) and self._keeper.policy is not None:
+            self._survivors.add(run_id)
+            self._chores.start(partial(self._get_back, job, run_id))
+
+    async def _get_back(self, job: Job, run_id: str) -> None:
+        async with self._turn(job.name):
+            entry = await self._entry(job, Patience.WAIT)
+            if isinstance(entry, Entered):
+                self._inside[run_id] = job.name
+                if run_id not in self._survivors:
+                    self.leave(run_id)
+            elif isinstance(entry, Occupied) and run_id in self._survivors:
+                self._say(job.name, Lost(entry.holder))
+
+    async def _entry(self, job: Job, patience: Patience) -> Entry:
         name, before = job.name, self._slots.get(job.name, Slot())
         now = self._clock.now()
         if before.refs and before.grant is not None and not before.lost and now.boot < before.until:
             self._slots[name] = enter(before, None)
             return Entered(before.grant, before.until)
-        policy = job.options.concurrency_policy
-        move = entering(policy, self._ttl, self._standing.get(name), self._leases.wrote(_lease(name)), now)
+        move = entering(patience, self._ttl, self._standing.get(name), self._leases.wrote(_lease(name)), now)
         ask: SlotAsk = next(move)
         while True:
             sent = self._clock.now().boot

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from cronstable.core.clock import Instant
-from cronstable.core.job import ConcurrencyPolicy
 from cronstable.core.lease_values import Standing
 from cronstable.core.slots import (
     Adopt,
@@ -21,6 +20,7 @@ from cronstable.core.slots import (
     Lost,
     NoAnswer,
     Occupied,
+    Patience,
     Regained,
     Rest,
     Slot,
@@ -37,7 +37,7 @@ from cronstable.core.store import Grant, Held, Holder, LeaseRecord, Observation,
 
 TTL = 30.0
 WALL = 1_800_000_000.0
-FORBID, REPLACE = ConcurrencyPolicy.FORBID, ConcurrencyPolicy.REPLACE
+FORBID, REPLACE = Patience.NONE, Patience.END_IT
 ME, OTHER = Holder("node-a", "ta"), Holder("node-b", "tb")
 MINE = Grant(ME, 7, "n1", TTL)
 
@@ -59,7 +59,7 @@ class Door:
         self.boot = 0.0
         self.wrote = wrote
 
-    def enter(self, policy: ConcurrencyPolicy, standing: Standing | None = None) -> Any:
+    def enter(self, policy: Patience, standing: Standing | None = None) -> Any:
         move = entering(policy, TTL, standing, self.wrote, at(0))
         ask = next(move)
         while True:
@@ -140,9 +140,17 @@ def test_replace_gives_up_after_twice_the_ttl() -> None:
 @pytest.mark.parametrize("policy", [FORBID, REPLACE])
 @pytest.mark.parametrize("observation", [None, Unreadable("torn")])
 def test_a_store_without_an_answer_denies_nobody_and_grants_nothing(
-    policy: ConcurrencyPolicy, observation: Observation | None
+    policy: Patience, observation: Observation | None
 ) -> None:
     assert Door((0, observation)).enter(policy) == NoAnswer()
+
+
+def test_a_survivor_waits_for_the_slot_of_its_own_dead_daemon_and_asks_nobody_to_end() -> None:
+    door = Door((0, Seen(record())))
+    entered = door.enter(Patience.WAIT)
+    assert isinstance(entered, Entered)
+    assert TTL <= door.boot <= TTL + 2
+    assert not any(isinstance(ask, AskToEnd) for ask in door.asked)
 
 
 def test_a_slot_that_is_let_go_at_this_moment_is_tried_for_again() -> None:
@@ -295,7 +303,7 @@ class Node:
             yield
 
     def _enter(self) -> Generator[None, None, None]:
-        policy = self.chance.choice((FORBID, REPLACE))
+        policy = self.chance.choice(tuple(Patience))
         move = entering(policy, TTL, self.standing, self.wrote, self._now())
         ask = next(move)
         while True:

@@ -17,7 +17,7 @@ from cronstable.core import records
 from cronstable.core.decision import Decision, DecisionRing, Reason, Verdict
 from cronstable.core.job import ConcurrencyPolicy, Job, JobOptions, Json
 from cronstable.core.records import WriteKind
-from cronstable.core.runs import LiveRun, Outcome, RunRecord, Trigger
+from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
 from cronstable.core.schedule import Schedule
 from cronstable.core.store import Grant, StoreUnavailable
 from cronstable.plugin.protocols import LeaseStore, SlotView
@@ -396,6 +396,54 @@ def test_losing_the_slot_is_said_and_never_ends_the_run() -> None:
         await anyio.sleep(300)
         assert a.outcomes == ["success"]
         assert a.slots.view() == {}
+
+    play(script)
+
+
+def test_a_run_that_outlived_its_daemon_has_its_slot_back_and_lets_it_go() -> None:
+    async def script(world: World) -> None:
+        a, b = world.nodes("a", "b")
+        await anyio.sleep(0.1)
+        run_id = a.start()
+        assert isinstance(run_id, str)
+        await anyio.sleep(5)
+        a.kill()
+        (again,) = world.nodes("a")
+        await anyio.sleep(1)
+        key = RunKey(run_id, "job", None)
+        flight = again.launcher.adopt(job(ConcurrencyPolicy.FORBID), LiveRun(key, 4711, world.clock.now().wall))
+        await anyio.sleep(TTL + 5)
+        assert again.slots.view() == {"job": SlotView(True, "a", 1)}
+        b.start()
+        await anyio.sleep(5 * TTL)
+        assert b.outcomes == ["slot-held"]
+        again.launcher.release(flight, None)
+        await anyio.sleep(1)
+        b.start()
+        await anyio.sleep(1)
+        assert world.living == ["b"]
+
+    play(script)
+
+
+def test_a_run_that_outlived_its_daemon_and_is_over_before_it_has_its_slot_back_keeps_none() -> None:
+    async def script(world: World) -> None:
+        a, b = world.nodes("a", "b")
+        await anyio.sleep(0.1)
+        a.start()
+        await anyio.sleep(5)
+        a.kill()
+        (again,) = world.nodes("a")
+        await anyio.sleep(1)
+        live = LiveRun(RunKey("r", "job", None), 4711, world.clock.now().wall)
+        flight = again.launcher.adopt(job(ConcurrencyPolicy.FORBID), live)
+        await anyio.sleep(5)
+        again.launcher.release(flight, None)
+        await anyio.sleep(2 * TTL)
+        assert again.slots.view() == {}
+        b.start()
+        await anyio.sleep(1)
+        assert world.living == ["b"]
 
     play(script)
 
