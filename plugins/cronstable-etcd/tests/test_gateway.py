@@ -62,6 +62,57 @@ def test_b35_a_member_without_a_usable_answer_is_left_for_the_next_one(
     run_virtual(story)
 
 
+def test_calls_at_the_same_time_find_the_one_member_that_answers(model: Any, node: Any) -> None:
+    """A state store asks several things at once: one call's failure must not lead another one past that member."""
+
+    async def story() -> None:
+        a = node(model(), "a", members=4)
+
+        async def slow(url: str, path: str, body: Any) -> None:
+            await a.host.clock.sleep(0.1)
+            if "member-3" not in url:
+                raise OSError("refused")
+
+        a.line.before = slow
+        answers: list[Any] = []
+
+        async def ask(after: float) -> None:
+            await a.host.clock.sleep(after)
+            answers.append(await read(a))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(12):
+                tasks.start_soon(ask, 0.03 * number)
+        assert len(answers) == 12
+        a.line.calls.clear()
+        await read(a)
+        assert members(a) == ["3"]
+
+    run_virtual(story)
+
+
+def test_calls_at_the_same_time_share_one_new_token(model: Any, node: Any) -> None:
+    async def story() -> None:
+        etcd = model()
+        etcd.users["cron"] = "secret"
+        a = node(etcd, "a", password="secret")
+        await read(a)
+        etcd.tokens.clear()
+        a.line.calls.clear()
+
+        async def slow(url: str, path: str, body: Any) -> None:
+            await a.host.clock.sleep(0.1)
+
+        a.line.before = slow
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(read, a)
+        assert paths(a).count("authenticate") == 1
+        assert paths(a).count("txn") == 16
+
+    run_virtual(story)
+
+
 def test_b35_a_member_that_hangs_costs_its_share_of_the_round_and_no_more(model: Any, node: Any) -> None:
     async def story() -> None:
         a = node(model(), "a", members=2)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+import anyio
+
 from cronstable.api import Host, HttpStreams, InvalidSettings, Json, Seconds, SecretSource, StoreUnavailable
 from cronstable_etcd import wire
 from cronstable_etcd.tls import Tls
@@ -99,6 +101,7 @@ class Gateway:
         self._open = False
         """The server said that it knows no authentication."""
         self._once_until = -math.inf
+        self._authenticating = anyio.Lock()
 
     async def call(self, path: str, body: Mapping[str, Json]) -> Mapping[str, Json]:
         """POST ``body`` and give what came back, out of its ``result`` where the gateway streams."""
@@ -108,14 +111,14 @@ class Gateway:
         """As ``call``, with the clock of whoever answered."""
         if self._watch_files:
             await self._tls.look_now_and_then()
-        failures: list[str] = []
+        failures: dict[int, str] = {}
         again = True
         while True:
-            endpoint = self._endpoints[self._current]
+            number = self._next(failures)
+            endpoint = self._endpoints[number]
             try:
                 return await self._ask(endpoint, path, body)
             except _BadToken as error:
-                self._token = None
                 if not again:
                     raise StoreUnavailable(f"{endpoint} refuses a token that it has just given: {error}") from None
                 again = False
@@ -124,10 +127,20 @@ class Gateway:
                     # Some builds hang up on a dead token; a pooled connection may also have died while it was idle.
                     self._token, again = None, False
                     continue
-                failures.append(f"{endpoint}: {error}")
-                self._current = (self._current + 1) % len(self._endpoints)
+                failures[number] = f"{endpoint}: {error}"
                 if len(failures) == len(self._endpoints):
-                    raise StoreUnavailable("; ".join(failures), ambiguous=True) from None
+                    raise StoreUnavailable("; ".join(failures.values()), ambiguous=True) from None
+                self._current = self._next(failures)
+
+    def _next(self, failures: Mapping[int, str]) -> int:
+        """The member to ask: the one that answered last, or the first after it that this call has not tried.
+
+        Calls may overlap, and one that fails must not lead another past the only member that answers.
+        """
+        number = self._current
+        while number in failures:
+            number = (number + 1) % len(self._endpoints)
+        return number
 
     def _may_try_twice(self) -> bool:
         """Not each time: a member that does nothing but hang up is not to be asked twice as often."""
@@ -171,12 +184,18 @@ class Gateway:
 
     async def _ask(self, endpoint: str, path: str, body: Mapping[str, Json]) -> Reply:
         if self._credentials is not None and self._token is None and not self._open:
-            await self._authenticate(endpoint, self._credentials)
+            async with self._authenticating:
+                if self._token is None and not self._open:
+                    await self._authenticate(endpoint, self._credentials)
+        token = self._token
         try:
             return await self._post(endpoint, path, body)
         except Refused as error:
             if self._credentials is not None and _is_stale(error):
                 self._open = False
+                if self._token == token:
+                    # Else another call has got a new one meanwhile.
+                    self._token = None
                 raise _BadToken(str(error)) from None
             raise
 
