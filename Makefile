@@ -61,9 +61,12 @@ check: $(READY) ## the quick half: lint and the tests that need no server
 
 # REPEATS: how often each live test is run after the long rounds; flaky is broken.
 REPEATS ?= 50
+# SEEDS: on how many seeds the simulator tries each backend; two thousand are half a cluster-month.
+SEEDS ?= 2000
 
-endurance: $(READY) ## ten faults of each kind on real daemons, then the live tests fifty times (hours)
+endurance: $(READY) ## ten faults of each kind on real daemons, thousands of simulations, the live tests fifty times (hours)
 	CRONSTABLE_ENDURANCE_ROUNDS=10 $(BIN)/python -m pytest tests/live
+	CRONSTABLE_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/testing/sim
 	for i in $$(seq $(REPEATS)); do $(BIN)/python -m pytest -q -x tests/live || exit 1; done
 
 # Debian's kube-apiserver, built once into ~/.cache (a few minutes); with KUBECONFIG set that cluster serves instead, and

@@ -45,7 +45,7 @@ class _Shrinking:
         if self._left <= 0:
             return False
         self._left -= 1
-        result = self._run(setup)
+        result = self._run(replace(setup, first_only=True))
         found = next((v for v in result.violations if v.invariant == self._wanted), None)
         if found is None:
             return False
