@@ -150,9 +150,15 @@ class ClaimsDriver:
         ``retry_refused`` is called with the job's name when that cannot be done now, ``retry_spent`` when the number
         of the attempt is in the log already.
         """
-        session = self._session
-        if session is None or not self.owns(job) or not self._may_work(session):
+        view = self._cluster.view()
+        prefers = job.options.cluster_policy is ClusterPolicy.PREFER_LEADER
+        if not self.owns(job) or (prefers and (view is None or not view.quorate)):
             return False
+        session = self._session
+        if session is None or session.closing:
+            self.retry_refused(job.name)
+            return True
+        # A term that just began is opened first: what is in the log already must not be started beside it.
         key = (job.name, scheduled_at, attempt)
         self._retries[key] = first_run_id
         session.swept_at = float("-inf")
@@ -248,6 +254,7 @@ class ClaimsDriver:
         """The session of the election that runs now, told of its term."""
         claims = self._cluster.claims
         if claims is None:
+            self._refuse_retries()
             self._session = None
             self._defer_missed()
             return None
@@ -264,6 +271,8 @@ class ClaimsDriver:
 
     def _follow_term(self, session: Session) -> None:
         term = session.claims.term
+        if term is None:
+            self._refuse_retries()
         if term is None or session.term is None or term.fence != session.term.fence:
             if session.term is not None:
                 session.horizon.forget_waiting()

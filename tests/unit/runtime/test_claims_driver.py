@@ -18,7 +18,8 @@ from cronstable.core import claim_records
 from cronstable.core.decision import Decision, DecisionRing, Reason, Verdict
 from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job, JobOptions, Json
 from cronstable.core.lease_values import LeaseTiming
-from cronstable.core.runs import LiveRun, Outcome, RunRecord, Trigger
+from cronstable.core.retry import Resumed, retry_policy
+from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
 from cronstable.core.schedule import Schedule
 from cronstable.core.store import StoreUnavailable
 from cronstable.core.view import ClusterView
@@ -137,6 +138,7 @@ class Node:
         )
         self.retries.claimer = self.claims
         self.claims.retry_refused = self.retries.refused
+        self.claims.retry_spent = self.retries.spent
         self.launcher.admission = self.retries
         self.launcher.listeners += (self.retries,)
         self.scope = anyio.CancelScope()
@@ -598,6 +600,27 @@ def test_a_retry_moves_to_nobody_when_the_leader_changes() -> None:
             await f.until_wall(40)
             attempts = [(start.node, start.attempt) for start in f.starts]
             assert len(attempts) == len({attempt for _, attempt in attempts})
+
+    run_virtual(story)
+
+
+def test_a_ladder_that_goes_on_elsewhere_makes_no_attempt_that_the_log_has_already() -> None:
+    """Its record said attempt 1, and the node that died had claimed that: the number is used up."""
+
+    async def story() -> None:
+        jobs = (job("bad", "0 * * * * * *", onFailure=RETRY),)
+        async with fleet(jobs=jobs, failing=frozenset({"bad"})) as f:
+            first = await f.node("a")
+            second = await f.node("b")
+            await f.until_wall(4)
+            assert [start.attempt for start in f.starts] == [0, 1]
+            first.kill()
+            await until(lambda: second.leads, within=30)
+            policy = retry_policy({"onFailure": RETRY})
+            key = RunKey(f.starts[0].run_id, "bad", START)
+            second.retries.resume(jobs[0], Resumed(key, policy, 1, 0.0))
+            await f.until_wall(50)
+            assert [(start.node, start.attempt) for start in f.starts] == [("a", 0), ("a", 1), ("b", 2)]
 
     run_virtual(story)
 
