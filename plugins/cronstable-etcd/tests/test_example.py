@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cronstable_etcd.settings import EtcdSettings
+from cronstable_etcd.settings import EtcdSettings, StateSettings
 
 from cronstable.config import format_findings, load
 from cronstable.plugin.manager import load_plugins
@@ -31,6 +31,7 @@ def test_the_sample_nodes_are_one_cluster_with_one_job_of_each_policy() -> None:
     assert {config.cluster.node_name for config in configs} == {"node-a", "node-b"}
     assert len({config.job_set_id for config in configs}) == 1
     assert {config.cluster.settings for config in configs} == {EtcdSettings()}
+    assert {config.state.settings for config in configs} == {StateSettings()}
     assert len({job.options.cluster_policy for job in configs[0].jobs}) == 3
 
 
@@ -41,8 +42,8 @@ def test_the_compose_file_starts_the_sample_nodes_from_files_that_exist() -> Non
     for name in ("cronstable-a", "cronstable-b"):
         service = services[name]
         config = EXAMPLE / Path(service["command"][1]).relative_to("/etc/cronstable")
-        settings = loaded(config, service["environment"]).cluster.settings
-        assert settings.endpoints == ("http://etcd:2379",)
+        found = loaded(config, service["environment"])
+        assert found.cluster.settings.endpoints == found.state.settings.endpoints == ("http://etcd:2379",)
         assert (EXAMPLE / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
 
 
