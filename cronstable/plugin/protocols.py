@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.decision import DecisionRecord
@@ -332,6 +332,7 @@ class HostSnapshot:
     ``fleet``: what was last published of all nodes, None when there is no channel between them.
     ``state``: the durable state, None without a ``state`` section.
     ``tally``: how often things happened here since the daemon started.
+    ``certificates``: use and file of each certificate that somebody told of, and its end in wall seconds.
     ``slots``: what is known of cluster-wide slots (``concurrencyScope: cluster``), by job.
     """
 
@@ -361,6 +362,7 @@ class HostSnapshot:
     fleet: FleetReport | None = None
     state: StateStatus | None = None
     tally: Tally = field(default_factory=Tally)
+    certificates: Mapping[tuple[str, str], float] = field(default_factory=lambda: MappingProxyType({}))
     slots: Mapping[str, SlotView] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -421,6 +423,20 @@ class Host(Protocol):
 
     def publish(self, fleet: FleetReport) -> None:
         """Replace what is known of the other nodes (gossip and the observability mesh)."""
+        ...
+
+    def certificates(self, use: str, ends: Sequence[tuple[str, float]]) -> None:
+        """Replace what is known of the certificates in ``use``: their files and ends, in wall seconds; none: no more.
+
+        For whoever watches over them; nothing else comes of it.
+        """
+        ...
+
+    async def stored(self, kind: Literal["streams", "documents"], prefix: str = "") -> Sequence[str] | None:
+        """Names in the durable state that begin with ``prefix``, sorted; never what they contain.
+
+        None without a state store, and when it does not answer within ten seconds.
+        """
         ...
 
 

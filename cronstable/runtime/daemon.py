@@ -212,7 +212,9 @@ class Daemon:
             set_pause=self.durable.pauses.set,
             cancel_retry=self.retries.cancel,
         )
-        self.host.connect(self.snapshot, commands.do, self.launcher.decisions, self.durable.history.runs)
+        self.host.connect(
+            self.snapshot, commands.do, self.launcher.decisions, self.durable.history.runs, self.state.names
+        )
 
     @property
     def node(self) -> str:
@@ -430,4 +432,5 @@ class Daemon:
             state=self.state.status(),
             slots=self.shared.slots.view(),
             tally=self.tally.view(),
+            certificates=self.host.expiries,
         )

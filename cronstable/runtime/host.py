@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
+from typing import Literal, TypeAlias
 
 from cronstable.core.clock import Clock
 from cronstable.core.decision import DecisionRecord, DecisionRing
@@ -26,6 +28,9 @@ from cronstable.plugin.protocols import (
 )
 from cronstable.runtime.bus import EventBus
 from cronstable.runtime.output import OutputHub
+
+Stored: TypeAlias = Callable[[Literal["streams", "documents"], str], Awaitable["Sequence[str] | None"]]
+"""Where names in the durable state come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,9 @@ class DaemonHost:
         self._do: Callable[[Command, Actor], Awaitable[CommandOutcome]] | None = None
         self._decisions = DecisionRing(1)
         self._runs: Callable[[str, int], Awaitable[Sequence[RunRecord]]] | None = None
+        self._stored: Stored | None = None
         self.fleet: dict[str, FleetReport] = {}
+        self.expiries: Mapping[tuple[str, str], float] = MappingProxyType({})
 
     def connect(
         self,
@@ -61,10 +68,12 @@ class DaemonHost:
         do: Callable[[Command, Actor], Awaitable[CommandOutcome]],
         decisions: DecisionRing,
         runs: Callable[[str, int], Awaitable[Sequence[RunRecord]]],
+        stored: Stored | None = None,
     ) -> None:
         """Say where all this comes from and who carries out commands; once, as the daemon is built."""
         self._snapshot = snapshot
         self._runs = runs
+        self._stored = stored
         self._do = do
         self._decisions = decisions
 
@@ -143,3 +152,12 @@ class DaemonHost:
         self.fleet.pop(fleet.source, None)
         if fleet.nodes:
             self.fleet[fleet.source] = fleet
+
+    def certificates(self, use: str, ends: Sequence[tuple[str, float]]) -> None:
+        """Keep the newest word on each use."""
+        others = {key: at for key, at in self.expiries.items() if key[0] != use}
+        self.expiries = MappingProxyType({**others, **{(use, file): at for file, at in ends}})
+
+    async def stored(self, kind: Literal["streams", "documents"], prefix: str = "") -> Sequence[str] | None:
+        """Names in the durable state."""
+        return None if self._stored is None else await self._stored(kind, prefix)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import anyio
 
@@ -233,6 +233,15 @@ class StateKeeper:
         """Names of streams, sorted; None when the store did not answer."""
         try:
             return await self._ask("list", lambda store: store.streams(prefix))
+        except _NoAnswer:
+            return None
+
+    async def names(self, kind: Literal["streams", "documents"], prefix: str = "") -> Sequence[str] | None:
+        """Names of streams or documents, sorted; None when the store did not answer."""
+        if kind == "streams":
+            return await self.streams(prefix)
+        try:
+            return await self._ask("list", lambda store: store.documents(prefix))
         except _NoAnswer:
             return None
 

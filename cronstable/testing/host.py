@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from cronstable.core.clock import Clock, Seconds
 from cronstable.core.decision import DecisionRecord, DecisionRing
@@ -108,8 +108,8 @@ class FakeHost:
     """What a factory is given in a test.
 
     ``name``: the node's name and the seed of its randomness. ``log_lines`` collects (level name, text).
-    ``commands`` and ``published`` collect what was asked of the host; what a test adds to ``ring`` are its decisions,
-    what it puts into ``history``, oldest first, its runs.
+    ``commands``, ``published`` and ``expiries`` collect what was asked of the host; what a test adds to ``ring`` are
+    its decisions, what it puts into ``history``, oldest first, its runs.
     Give ``fs``, ``http`` or ``processes`` to code that uses them.
     """
 
@@ -134,6 +134,7 @@ class FakeHost:
         self.log.addHandler(_Collect(self.log_lines))
         self.commands: list[tuple[Command, Actor]] = []
         self.published: list[FleetReport] = []
+        self.expiries: dict[str, tuple[tuple[str, float], ...]] = {}
         self.ring = DecisionRing()
         self.history: dict[str, tuple[RunRecord, ...]] = {}
         self._fs = fs
@@ -189,6 +190,14 @@ class FakeHost:
     def publish(self, fleet: FleetReport) -> None:
         """Remembered in ``published``."""
         self.published.append(fleet)
+
+    def certificates(self, use: str, ends: Sequence[tuple[str, float]]) -> None:
+        """Remembered in ``expiries``."""
+        self.expiries[use] = tuple(ends)
+
+    async def stored(self, kind: Literal["streams", "documents"], prefix: str = "") -> Sequence[str] | None:
+        """None: there is no durable state."""
+        return None
 
     def logged(self, text: str) -> list[str]:
         """The log lines that contain ``text``."""

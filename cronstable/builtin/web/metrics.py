@@ -134,7 +134,7 @@ class Exposition:
         blocks: tuple[tuple[str, Callable[[], Iterator[Sample]]], ...] = (
             ("daemon", lambda: samples.daemon_samples(snapshot)),
             ("work", lambda: samples.work_samples(snapshot)),
-            ("web", lambda: samples.web_samples(streams, certificates)),
+            ("web", lambda: samples.web_samples(snapshot, streams, certificates)),
             ("state", lambda: samples.state_samples(snapshot)),
             ("cluster", lambda: samples.cluster_samples(snapshot)),
         )

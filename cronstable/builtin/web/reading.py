@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 from aiohttp import web
 
@@ -23,7 +23,7 @@ from cronstable.builtin.web.answers import (
 from cronstable.builtin.web.documents import ClusterDocument, JobsDocument, Rendered
 from cronstable.builtin.web.node import NodeLoad
 from cronstable.builtin.web.resources import resources_document
-from cronstable.builtin.web.routes import JSON, LIMIT, TEXT, Route
+from cronstable.builtin.web.routes import JSON, LIMIT, TEXT, Query, Route
 from cronstable.builtin.web.settings import ALL_SCOPES
 from cronstable.builtin.web.site import Site
 from cronstable.builtin.web.statestore import state_document
@@ -33,6 +33,9 @@ OFF_LOOP: Final = 10.0
 """Seconds for a document that is made in a thread."""
 RUNS: Final = 100
 """Runs in one answer when nobody says how many."""
+NAMES: Final = 10_000
+"""Names of the state store in one answer."""
+LONGEST_NAME: Final = 512
 GZIP_FROM: Final = 1024
 """Bytes below which compressing is not worth it."""
 
@@ -72,6 +75,9 @@ class Reading:
         yield Route("GET", "/node", self.node, "How loaded this node is", answer="Node")
         yield Route("GET", "/node/history", self.node_history, "How loaded it was", answer="NodeHistory")
         yield Route("GET", "/state", self.state, "The state store", (200, 404), "State")
+        prefix, asked = (Query("prefix", "what the names begin with", {"type": "string"}),), (200, 400, 404, 504)
+        yield Route("GET", "/state/documents", self.documents, "Names of documents", asked, "Documents", query=prefix)
+        yield Route("GET", "/state/records", self.records, "Names of streams", asked, "Records", query=prefix)
         yield Route(
             "GET", "/activity", self.activity, "Recent runs of all jobs", (200, 304, 400), "Activity", query=(LIMIT,)
         )
@@ -150,6 +156,25 @@ class Reading:
         if state is None:
             fail(404, "there is no state section in the configuration")
         return json_answer(state_document(state))
+
+    async def documents(self, request: web.Request) -> web.Response:
+        """GET /state/documents?prefix=P: names of documents."""
+        return await self._stored(request, "documents")
+
+    async def records(self, request: web.Request) -> web.Response:
+        """GET /state/records?prefix=P: names of streams of records."""
+        return await self._stored(request, "streams")
+
+    async def _stored(self, request: web.Request, kind: Literal["streams", "documents"]) -> web.Response:
+        prefix = request.query.get("prefix", "")
+        if len(prefix) > LONGEST_NAME:
+            fail(400, f"prefix is longer than {LONGEST_NAME} characters")
+        if self._site.host.snapshot().state is None:
+            fail(404, "there is no state section in the configuration")
+        names = await self._site.host.stored(kind, prefix)
+        if names is None:
+            fail(504, "the state store does not answer")
+        return json_answer({kind: [*names[:NAMES]], "total": len(names)})
 
     async def decisions(self, request: web.Request) -> web.Response:
         """GET /jobs/{name}/decisions?limit=N: why it ran here or did not. Made off the loop: it may be long."""

@@ -140,10 +140,10 @@ def work_samples(snapshot: HostSnapshot) -> Iterator[Sample]:
             yield f.MESSAGES, (notifier, result), count
 
 
-def web_samples(streams: int, certificates: Mapping[tuple[str, str], float]) -> Iterator[Sample]:
-    """This service; ``certificates``: use and file to the end, in wall seconds."""
+def web_samples(snapshot: HostSnapshot, streams: int, own: Mapping[tuple[str, str], float]) -> Iterator[Sample]:
+    """This service, and the certificates of all; ``own``: use and file of its own to the end, in wall seconds."""
     yield f.STREAMS, (), streams
-    for labels, ends in certificates.items():
+    for labels, ends in {**snapshot.certificates, **own}.items():
         yield f.CERTIFICATE, labels, ends
 
 

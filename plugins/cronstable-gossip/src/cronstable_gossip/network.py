@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 IO_TIMEOUT: Final[Seconds] = 10.0
 """For reading three certificate files."""
 EXPIRY_NOTICE: Final[Seconds] = 14 * 86_400.0
+USE: Final = "gossip"
+"""What these certificates are called where their ends are shown."""
 EXPIRY_REMINDER: Final[Seconds] = 86_400.0
 CONCURRENT: Final = 32
 """Connections of ours; further questions wait for one."""
@@ -83,6 +85,7 @@ class TlsNetwork:
         """Stop listening first, so that nobody counts on us any more."""
         listener, self._listener = self._listener, None
         session, self._session = self._session, None
+        self._host.certificates(USE, ())
         if listener is not None:
             await listener.close()
         if session is not None:
@@ -124,6 +127,7 @@ class TlsNetwork:
         return await self._host.threads.run(lambda: load(self._tls), timeout=IO_TIMEOUT, lane=LANE)
 
     def _remind(self, material: Material) -> None:
+        self._host.certificates(USE, material.expires)
         now = self._host.clock.now()
         if now.boot - self._reminded < EXPIRY_REMINDER:
             return

@@ -113,7 +113,8 @@ class FakeHost:
         self.bus = EventBus(self.log)
         self.hub = OutputHub()
         self.fs = Files()
-        self.stored: dict[str, tuple[RunRecord, ...]] = {}
+        self.rows: dict[str, tuple[RunRecord, ...]] = {}
+        self.names: dict[str, list[str]] | None = None
         self.state = HostSnapshot(
             version="2.0.0",
             node_name="node-a",
@@ -151,8 +152,11 @@ class FakeHost:
         return [record for record in reversed(self.decided) if record.job == job][:limit]
 
     async def runs(self, job: str, limit: int = 100) -> Sequence[RunRecord]:
-        """What a test put into ``stored``, newest first, or what the snapshot has."""
-        return tuple(reversed(self.stored.get(job) or self.state.history.get(job, ())))[:limit]
+        """What a test put into ``rows``, newest first, or what the snapshot has."""
+        return tuple(reversed(self.rows.get(job) or self.state.history.get(job, ())))[:limit]
+
+    async def stored(self, kind: str, prefix: str = "") -> Sequence[str] | None:
+        return None if self.names is None else [name for name in self.names[kind] if name.startswith(prefix)]
 
     def events(self, *kinds: type[Event]) -> AsyncIterator[Event]:
         return self.bus.subscribe(*kinds)

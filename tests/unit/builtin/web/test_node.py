@@ -88,7 +88,7 @@ async def test_without_a_history_the_load_is_looked_at_when_asked(serve: Any, ho
 async def test_trends_are_the_figures_of_windows_up_to_now(serve: Any, host: Any, make_job: Any) -> None:
     host.add(make_job("a"))
     ages = (40 * 86_400, 2 * 86_400, 7_200, 60)
-    host.stored["a"] = tuple(
+    host.rows["a"] = tuple(
         RunRecord(
             RunKey(f"r{age}", "a", None),
             Outcome.FAILURE if age == 60 else Outcome.SUCCESS,
@@ -132,3 +132,17 @@ async def test_the_state_store_is_shown_without_what_it_contains_and_404_without
     assert (shown.json["error"], shown.json["on_store_unavailable"]) == ("/mnt/x: no such directory", "fail-closed")
     assert shown.json["dropped_writes"] == {"run-record": 2}
     assert shown.json["operations"] == {"append": {"count": 3, "errors": 1, "seconds": 0.25}}
+
+
+async def test_names_in_the_state_store_are_listed_without_what_they_contain(serve: Any, host: Any) -> None:
+    async with serve() as call:
+        none = await call("GET", "/state/records")
+        host.set(state=StateStatus("memory", None, None))
+        silent = await call("GET", "/state/documents")
+        host.names = {"streams": ["runs/a", "runs/b", "paused/a"], "documents": ["x"]}
+        records = await call("GET", "/state/records?prefix=runs/")
+        documents = await call("GET", "/state/documents")
+        wrong = await call("GET", "/state/documents?prefix=" + "x" * 513)
+    assert (none.status, silent.status, wrong.status) == (404, 504, 400)
+    assert records.json == {"streams": ["runs/a", "runs/b"], "total": 2}
+    assert documents.json == {"documents": ["x"], "total": 1}
