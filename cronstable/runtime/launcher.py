@@ -78,6 +78,10 @@ class Tracer(Protocol):
 class Slotkeeper(Protocol):
     """Whoever sees to it that runs of one job do not overlap between nodes. Called on the loop."""
 
+    def wants(self, job: Job) -> bool:
+        """Whether runs of ``job`` have to enter at all; asked for each one."""
+        ...
+
     async def enter(self, job: Job, key: RunKey) -> Decision | None:
         """A run is about to be spawned: None when it may be, else why not. May wait, and may be cancelled."""
         ...
@@ -363,7 +367,7 @@ class Launcher:
                 await self._queue(flight)
             elif flight.ahead and not await self._evict(flight.ahead, job):
                 raise Denied(_forbidden("the run to be replaced did not end in time"))
-            if self.slots is not None:
+            if self.slots is not None and self.slots.wants(job):
                 await self._enter(self.slots, flight)
             traced = {} if self.tracer is None else self.tracer.begin(job, key)
             variables = {**flight.variables, **traced}

@@ -128,13 +128,15 @@ class Slots:
 
     # -- entering -----------------------------------------------------------------------------------------------------
 
+    def wants(self, job: Job) -> bool:
+        """Whether other nodes have to be asked before a run of ``job``."""
+        return is_shared(job) and self._keeper.policy is not None
+
     async def enter(self, job: Job, key: RunKey) -> Decision | None:
         """Take the slot for a run that is about to be spawned: None when it may be, else why not.
 
         May wait: for a holder that is being replaced, or that seems to be dead. Cancelled, it leaves nothing behind.
         """
-        if not is_shared(job) or self._keeper.policy is None:
-            return None
         try:
             async with self._turn(job.name):
                 replaces = job.options.concurrency_policy is ConcurrencyPolicy.REPLACE
@@ -163,7 +165,7 @@ class Slots:
 
     def adopt(self, job: Job, run_id: str) -> None:
         """A run of a daemon that died lives on here: get its slot back as soon as the old one has run out."""
-        if is_shared(job) and self._keeper.policy is not None:
+        if self.wants(job):
             self._survivors.add(run_id)
             self._chores.start(partial(self._get_back, job, run_id))
 
