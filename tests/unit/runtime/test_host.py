@@ -62,3 +62,14 @@ def test_a_report_without_nodes_ends_what_was_published() -> None:
     assert host.fleet == {"gossip": report}
     host.publish(FleetReport("gossip", ()))
     assert host.fleet == {}
+
+
+def test_the_ends_of_certificates_are_replaced_use_by_use() -> None:
+    host = daemon_host(DecisionRing())
+    assert isinstance(host, DaemonHost)
+    host.certificates("gossip", [("ca.pem", 5.0), ("cert.pem", 6.0)])
+    host.certificates("mesh", [("cert.pem", 7.0)])
+    host.certificates("gossip", [("cert.pem", 9.0)])
+    assert host.expiries == {("mesh", "cert.pem"): 7.0, ("gossip", "cert.pem"): 9.0}
+    host.certificates("gossip", [])
+    assert host.expiries == {("mesh", "cert.pem"): 7.0}
