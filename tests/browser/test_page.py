@@ -14,6 +14,8 @@ from playwright.sync_api import Page, expect
 HOSTILE = '<img src=x onerror="window.pwned=1">'
 STILL = """() => Promise.all(document.getAnimations()
     .filter((one) => one.effect.getTiming().iterations !== Infinity).map((one) => one.finished.catch(() => null)))"""
+TOO_TALL = """() => [...document.querySelectorAll('.rows > .row')]
+    .filter((row) => row.scrollHeight > row.clientHeight + 1).map((row) => row.dataset.job)"""
 CHECKS = Path(__file__).with_name("checks.js").read_text("utf-8")
 VIEWS = (
     "jobs",
@@ -326,6 +328,7 @@ def test_at_the_width_of_a_telephone_nothing_sticks_out(node: Any, open_page: An
         page.goto(f"{node.url}#/{view}")
         expect(page.locator("#panel" if "/job/" in view else "#main")).not_to_be_empty()
         assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, view
+        assert page.evaluate(TOO_TALL) == [], view
     page.goto(f"{node.url}#/jobs")
     expect(page.locator('[data-job="bad"]').get_by_role("button", name="Run bad")).to_be_in_viewport()
 

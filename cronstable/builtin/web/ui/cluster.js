@@ -70,7 +70,6 @@ export class ClusterView {
       this.#quorum(cluster),
       cluster.lease ? this.#lease(cluster.lease) : null,
       this.#history(),
-      this.#handover(),
       cluster.lease ? null : this.#peers(cluster.peers),
     ];
   }
@@ -90,14 +89,14 @@ export class ClusterView {
 
   #history() {
     const { moves } = this.#model;
-    return h("div", { class: "card" }, h("h2", {}, "Changes"), moves.length ? h("ol", { class: "moves" }, moves.slice(0, 8).map((move) => h("li", {}, time(move.at, when(move.at).slice(11)), ` ${move.words}`))) : h("p", { class: "dim" }, "None since this page was opened."));
+    return h("div", { class: "card" }, h("h2", {}, "Since this page was opened"), h("h3", {}, "Leadership and quorum"), moves.length ? h("ol", { class: "moves" }, moves.slice(0, 8).map((move) => h("li", {}, time(move.at, when(move.at).slice(11)), ` ${move.words}`))) : h("p", { class: "dim" }, "No change."), this.#handover());
   }
 
   /** What the rules on claims made of occurrences around a change of leadership. */
   #handover() {
     const { handover, reasons } = this.#model;
     const row = ({ reason, job, due }) => h("li", {}, due ? time(due, when(due).slice(11)) : "", " ", h("b", {}, job), `: ${reason === "catch-up" ? "started late" : (reasons[reason] ?? reason)}`);
-    return h("div", { class: "card" }, h("h2", {}, "Claims around a handover"), handover.length ? h("ol", { class: "moves" }, handover.slice(0, 8).map(row)) : h("p", { class: "dim" }, "Nothing was started late or skipped for it since this page was opened."));
+    return [h("h3", {}, "Claims"), handover.length ? h("ol", { class: "moves" }, handover.slice(0, 8).map(row)) : h("p", { class: "dim" }, "Nothing was started late or skipped around a handover.")];
   }
 
   #peers(peers) {

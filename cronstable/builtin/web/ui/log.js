@@ -77,7 +77,7 @@ export class Log {
     else if (event === "gap") this.#add({ number: "", stream: "note", line: `lines ${fact.from} to ${fact.to} were overwritten before they could be read` });
     else if (event === "end") {
       this.#over = true;
-      const none = fact.reason === "no-output" || !this.#lines.length;
+      const none = fact.reason === "no-output" || !(this.#lines.length + this.#waiting.length);
       text(this.which, none ? `${this.#called()}: no output was kept.` : `${this.#called()}: the output is complete.`);
       return "over";
     }
@@ -85,9 +85,8 @@ export class Log {
   }
 
   #newRun(run, startedAt) {
-    if (run && this.#run && run !== this.#run && this.#lines.length) this.#add({ number: "", stream: "note", line: `run ${run}${startedAt ? ` of ${when(startedAt)}` : ""}` });
-    else if (run !== this.#run) this.#clear();
-    else this.#clear(); // the same run from its first line
+    if (run && this.#run && run !== this.#run && this.#lines.length + this.#waiting.length) this.#add({ number: "", stream: "note", line: `run ${run}${startedAt ? ` of ${when(startedAt)}` : ""}` });
+    else this.#clear(); // another run, or the same one from its first line
     this.#run = run;
     text(this.which, run ? `${this.#called()}: live` : "No run yet.");
   }
