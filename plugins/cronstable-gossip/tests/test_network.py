@@ -398,6 +398,8 @@ async def test_a_certificate_that_ends_soon_is_warned_of(pki: Pki) -> None:
         answers = network(free_port(), tls, host=host)
         await answers.open(Answering())
         await answers.rotate()
+        assert (tls.cert, end) in host.expiries["gossip"]
         await answers.close()
+        assert host.expiries["gossip"] == ()
         assert len([line for line in host.logged("the certificate in") if "cert.pem" in line]) == said
     assert list(expiries(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----")) == []
