@@ -82,9 +82,8 @@ def test_a_configuration_without_a_cluster_is_simulated_without_an_election(tmp_
 
 def test_gossip_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     path = tmp_path / "gossip.yaml"
-    gossip = (
-        "{electLeader: true, nodeName: a, listen: '[::1]:81', tls: {ca: a, cert: b, key: c}, peers: [{host: 'b:81'}]}"
-    )
+    peers = "[{host: 'b:81'}, {host: 'c:81'}]"
+    gossip = f"{{electLeader: true, nodeName: a, listen: '[::1]:81', tls: {{ca: a, cert: b, key: c}}, peers: {peers}}}"
     path.write_text(f"cluster: {gossip}\n{JOBS}")
     refused = str(simulate(path).exception)
     assert "gossip cannot be simulated" in refused
