@@ -6,6 +6,7 @@ records and the lock alone, with stalls, crashes at every step, lost answers and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -374,7 +375,7 @@ def model(chance: Random, world: World) -> list[Node]:
     return nodes
 
 
-RUNS = 700
+RUNS = 200 * int(os.environ.get("CRONSTABLE_ENDURANCE_ROUNDS", "2"))
 
 
 @pytest.mark.parametrize("fail_closed", [True, False])
