@@ -330,8 +330,8 @@ def _plant(bench: Bench) -> dict[str, Path]:
     half.write_bytes(b"half")
     os.utime(half, (old, old))
     planted = {
-        "00000000000000000001.json": torn,
-        "00000000000000000009.json": nothing,
+        "00000000000000000001": torn,
+        "00000000000000000009": nothing,
         "tmp/abc.tmp": half,
         "notes.txt": bench.root / "notes.txt",
         "records/README": bench.root / "records" / "README",

@@ -27,9 +27,9 @@ from cronstable_fs.probe import Mount, fake_lock_option, is_local, locks_are_fic
 from cronstable_fs.seal import Damaged
 from cronstable_fs.section import Attempt
 from cronstable_fs.state_documents import DocumentShelf
-from cronstable_fs.state_inspect import Inspection, Piece
+from cronstable_fs.state_inspect import DamagedRecord, Inspection, Piece
 from cronstable_fs.state_layout import StateLayout
-from cronstable_fs.state_records import NoLinksError, StreamShelf
+from cronstable_fs.state_records import DoubtfulError, NoLinksError, StreamShelf
 from cronstable_fs.state_settings import StateSettings
 
 LANE: Final = "cronstable-fs-state"
@@ -74,7 +74,7 @@ class FilesystemStateStore:
         self._lease_access = Access(
             host, layout.root, layout.directories, op_timeout=op_timeout, lane=LEASE_LANE, platform=platform, made=True
         )
-        self._streams = StreamShelf(host.fs, layout, host.ids.token, platform, self._note)
+        self._streams = StreamShelf(host.fs, layout, host.ids.token, platform)
         self._documents = DocumentShelf(host.fs, layout, host.ids.token, platform, self._note)
         self._leases: dict[str, FilesystemLeaseStore] = {}
         self._mount: Mount | None = None
@@ -97,32 +97,44 @@ class FilesystemStateStore:
 
     async def append(self, stream: str, data: bytes) -> str:
         """See ``StateStore.append``."""
-        what = f"append to {stream!r}"
+        what, mark, doubt = f"append to {stream!r}", self._host.ids.token(), None
         if not self._no_links:
             try:
-                return await self._healing(what, lambda attempt: self._streams.append(attempt, stream, data))
+                return await self._healing(what, lambda attempt: self._streams.append(attempt, stream, data, mark))
             except NoLinksError:
                 self._no_links = True
-        mark = self._host.ids.token()
+            except DoubtfulError as error:
+                doubt = error.number
         return await self._access.locked(
             what,
             self._streams.place(stream),
-            lambda section: self._streams.append_locked(section, stream, data, mark),
+            lambda section: self._streams.append_locked(section, stream, data, mark, doubt),
         )
 
     async def read(self, stream: str, *, limit: int | None = None, after: str = "") -> Sequence[StoredRecord]:
         """See ``StateStore.read``."""
         if limit is not None and limit <= 0:
             return ()
-        return await self._healing(f"read {stream!r}", lambda attempt: self._streams.read(stream, limit, after))
+        what = f"read {stream!r}"
+        found, damaged = await self._healing(what, lambda attempt: self._streams.read(stream, limit, after))
+        for name, damage in damaged.items():
+            await self.put_aside(stream, name)
+            self._note(f"record {name} of {stream!r} was damaged ({damage.detail}) and is in {self._layout.quarantine}")
+        return found
 
     async def trim(self, stream: str, keep: int) -> None:
         """See ``StateStore.trim``."""
-        await self._healing(f"trim {stream!r}", lambda attempt: self._streams.trim(stream, keep))
+        what = f"trim {stream!r}"
+        if await self._healing(what, lambda attempt: self._streams.has_more(stream, keep)):
+            place = self._streams.place(stream)
+            await self._access.locked(what, place, lambda section: self._streams.trim(section, stream, keep))
 
     async def put_aside(self, stream: str, name: str) -> None:
         """See ``StateStore.put_aside``."""
-        await self._healing(f"put a record of {stream!r} aside", lambda attempt: self._streams.put_aside(stream, name))
+        what = f"put a record of {stream!r} aside"
+        if await self._healing(what, lambda attempt: self._streams.has(stream, name)):
+            place = self._streams.place(stream)
+            await self._access.locked(what, place, lambda section: self._streams.put_aside(section, stream, name))
 
     async def get(self, document: str) -> Document | None:
         """See ``StateStore.get``."""
@@ -178,13 +190,20 @@ class FilesystemStateStore:
 
     async def inspect(self, *, repair: bool) -> AsyncIterator[Damage]:
         """See ``Inspectable.inspect``."""
-        inspection = Inspection(self._host.fs, self._layout, self._streams, self._documents, self._host.ids.token)
+        inspection = Inspection(self._host.fs, self._layout, self._streams, self._host.ids.token)
         now = await self._access.unlocked("look over the store", self._layout.root, self._server_time)
         pieces = await self._access.unlocked("look over the store", self._layout.root, inspection.pieces)
         for what, piece in pieces:
             look = partial(_all_of, piece, now, repair)
             for damage in await self._access.unlocked(f"look over {what}", self._layout.root, look):
-                yield damage
+                yield await self._put_right(damage, repair)
+
+    async def _put_right(self, damage: Damage | DamagedRecord, repair: bool) -> Damage:
+        if isinstance(damage, Damage):
+            return damage
+        if repair:
+            await self.put_aside(damage.stream, damage.name)
+        return Damage(f"stream {damage.stream!r}, {damage.name}", damage.detail, repaired=repair)
 
     # -- blocking
 
@@ -254,5 +273,5 @@ class FilesystemStateStore:
         self._host.log.error("state: %s", text)
 
 
-def _all_of(piece: Piece, now: float, repair: bool) -> list[Damage]:
+def _all_of(piece: Piece, now: float, repair: bool) -> list[Damage | DamagedRecord]:
     return list(piece(now, repair))

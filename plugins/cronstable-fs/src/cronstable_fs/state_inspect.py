@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -13,13 +14,24 @@ from cronstable_fs import disk, record
 from cronstable_fs.layout import decode_name, encode_name
 from cronstable_fs.probe import LITTER_AGE, litter
 from cronstable_fs.seal import MAX_FILE, Damaged, unseal
-from cronstable_fs.state_documents import DocumentShelf
-from cronstable_fs.state_layout import DIGITS, FLOOR, LOCK, MAYBE_EMPTY, NAME, RECORD, StateLayout, is_name
+from cronstable_fs.state_layout import DIGITS, LOCK, LOW, MAYBE_EMPTY, NAME, RECORD, StateLayout, is_name
 from cronstable_fs.state_records import StreamShelf
 
-Piece: TypeAlias = Callable[[float, bool], Iterator[Damage]]
+
+@dataclass(frozen=True, slots=True)
+class DamagedRecord:
+    """A record that is to be put aside under the lock of its stream."""
+
+    stream: str
+    name: str
+    detail: str
+
+
+Piece: TypeAlias = Callable[[float, bool], "Iterator[Damage | DamagedRecord]"]
 """Looks over a part: the time by the clock that dates the files, and whether to repair."""
 
+_OF_THE_KERNEL: Final = (".nfs", ".fuse_hidden")
+"""Beginnings of names that a network client gives to files which were removed while somebody had them open."""
 _OF_THE_ELECTION: Final = frozenset({"reboot", "claims", "entries"})
 """Directories of an election over the same path and deployment."""
 
@@ -32,13 +44,11 @@ class Inspection:
         fs: FileSystem,
         layout: StateLayout,
         streams: StreamShelf,
-        documents: DocumentShelf,
         unique: Callable[[], str],
     ) -> None:
         self._fs = fs
         self._layout = layout
         self._streams = streams
-        self._documents = documents
         self._unique = unique
 
     def pieces(self) -> list[tuple[str, Piece]]:
@@ -60,7 +70,7 @@ class Inspection:
         for path in litter(self._fs, self._layout.tmp, now):
             yield self._removed(path, f"tmp/{os.path.basename(path)}", "of a process that died while writing", repair)
 
-    def _stream(self, entry: str, now: float, repair: bool) -> Iterator[Damage]:
+    def _stream(self, entry: str, now: float, repair: bool) -> Iterator[Damage | DamagedRecord]:
         directory, what = os.path.join(self._layout.records, entry), f"records/{entry}"
         if entry.endswith((MAYBE_EMPTY, LOCK)):
             return
@@ -80,32 +90,31 @@ class Inspection:
         for file in inside:
             yield from self._in_stream(name, directory, file, now, repair)
 
-    def _in_stream(self, stream: str, directory: str, file: str, now: float, repair: bool) -> Iterator[Damage]:
-        what, path = f"stream {stream!r}, {file}", os.path.join(directory, file)
-        stem, suffix = file[:DIGITS], file[DIGITS:]
-        if not is_name(stem) or suffix not in (RECORD, FLOOR):
-            if file != NAME and not (file.startswith(".look-") and self._age(path, now) < LITTER_AGE):
-                yield self._foreign(path, what, repair)
-            return
-        if suffix == FLOOR:
+    def _in_stream(
+        self, stream: str, directory: str, file: str, now: float, repair: bool
+    ) -> Iterator[Damage | DamagedRecord]:
+        path, stem = os.path.join(directory, file), file[:DIGITS]
+        if not is_name(stem) or file[DIGITS:] != RECORD:
+            if (
+                file not in (NAME, LOW)
+                and not file.startswith(_OF_THE_KERNEL)
+                and not (file.startswith(".look-") and self._age(path, now) < LITTER_AGE)
+            ):
+                yield self._foreign(path, f"stream {stream!r}, {file}", repair)
             return
         try:
             data = disk.read_file(self._fs, path, MAX_FILE)
         except OSError as error:
-            detail = f"it cannot be read: {disk.describe(error)}"
-        else:
-            opened = unseal(data) if data is not None else None
-            if not isinstance(opened, Damaged) or (not data and self._age(path, now) < LITTER_AGE):
-                return
-            detail = opened.detail
-        if repair:
-            self._streams.put_aside(stream, stem)
-        yield Damage(what, detail, repaired=repair)
+            yield DamagedRecord(stream, stem, f"it cannot be read: {disk.describe(error)}")
+            return
+        opened = unseal(data) if data is not None else None
+        if isinstance(opened, Damaged) and (data or self._age(path, now) >= LITTER_AGE):
+            yield DamagedRecord(stream, stem, opened.detail)
 
     def _all_documents(self, now: float, repair: bool) -> Iterator[Damage]:
         for file in sorted(self._fs.listdir(self._layout.documents)):
             path, what = os.path.join(self._layout.documents, file), f"docs/{file}"
-            if file.endswith(LOCK):
+            if file.endswith(LOCK) or file.startswith(_OF_THE_KERNEL):
                 continue
             if not file.endswith(RECORD):
                 yield self._foreign(path, what, repair)
@@ -124,7 +133,7 @@ class Inspection:
     def _all_leases(self, now: float, repair: bool) -> Iterator[Damage]:
         for file in sorted(self._fs.listdir(self._layout.leases)):
             path, what = os.path.join(self._layout.leases, file), f"leases/{file}"
-            if file.endswith(LOCK):
+            if file.endswith(LOCK) or file.startswith(_OF_THE_KERNEL):
                 continue
             if file.startswith(".probe-") and self._age(path, now) < LITTER_AGE:
                 continue

@@ -11,8 +11,8 @@ from cronstable_fs.seal import MAX_FILE
 
 DIGITS: Final = 20
 RECORD: Final = ".json"
-FLOOR: Final = ".low"
-"""Of a file without content in a stream's directory: names up to its number were given already."""
+LOW: Final = "low"
+"""In the directory of a stream: up to which number records were dropped."""
 MAYBE_EMPTY: Final = ".empty"
 """Of a file beside a stream's directory: there may be no record in it."""
 LOCK: Final = ".lock"

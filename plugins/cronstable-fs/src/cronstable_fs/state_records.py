@@ -1,8 +1,9 @@
 """The streams: a directory each, one immutable file per record, named by a number that ``link()`` gives out.
 
 Blocking; for threads. A number is free when no file has it, and the file server decides who gets it, so that names rise
-without a clock. A listing may be stale over NFS: after ``link()`` the directory was changed by this host, so the
-listing that follows is fresh, and its floor says whether the number had been given out and dropped before.
+without a clock. What is dropped is dropped under the stream's lock, after the file ``low`` says up to which number. An
+append looks there after its ``link()``: at or below it, the number may have been given out and dropped before, while
+the append was on its way. A listing would not do: it is no snapshot, and over NFS it may be stale.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from cronstable.api import FileSystem, StoredRecord
@@ -19,57 +19,48 @@ from cronstable_fs import disk
 from cronstable_fs.layout import Place, decode_name, encode_name
 from cronstable_fs.seal import MAX_FILE, Damaged, Sealed, seal, unseal
 from cronstable_fs.section import Attempt, Section
-from cronstable_fs.state_layout import DIGITS, FLOOR, LOCK, MAYBE_EMPTY, NAME, RECORD, StateLayout, is_name
+from cronstable_fs.state_layout import DIGITS, LOCK, LOW, MAYBE_EMPTY, NAME, RECORD, StateLayout, is_name
 
 _LENGTH: Final = DIGITS + len(RECORD)
-_FEW: Final = 3
-"""A record, a floor and a name: what the directory of a stream has that was empty before."""
 TRIES: Final = 1000
 """For a number: each failure means that another record landed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A stream's directory. ``names``: of its records, sorted. ``floor``: numbers up to it were given out before."""
-
-    names: tuple[str, ...] = ()
-    floor: int = 0
-
-    @property
-    def highest(self) -> int:
-        """The highest number that was ever given out, as far as this listing knows."""
-        return max(self.floor, int(self.names[-1]) if self.names else 0)
 
 
 class NoLinksError(Exception):
     """The mount has no hard links: append under a lock."""
 
 
+class DoubtfulError(Exception):
+    """The number of a record that was just written may have been given out before. Ask under the lock."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"number {number} may have been given out before")
+        self.number = number
+
+
 class StreamShelf:
     """The records of one deployment. All methods raise ``OSError``.
 
     ``unique`` makes names for temporary files. ``fresh``: other hosts write here, so that no listing is believed
-    before this host has changed the directory. ``note`` is told of every record that was damaged and put aside.
+    before this host has changed the directory.
     """
 
-    def __init__(
-        self, fs: FileSystem, layout: StateLayout, unique: Callable[[], str], platform: str, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, fs: FileSystem, layout: StateLayout, unique: Callable[[], str], platform: str) -> None:
         self.fresh = False
         self._fs = fs
         self._layout = layout
         self._unique = unique
         self._platform = platform
-        self._note = note
         self._last: dict[str, int] = {}
 
     # -- append
 
-    def append(self, attempt: Attempt, stream: str, data: bytes) -> str:
-        """Add a record; its name once it is durable."""
-        mark = self._unique()
-        temporary = self._layout.temporary(mark)
-        file = seal(Sealed(data, mark))
+    def append(self, attempt: Attempt, stream: str, data: bytes, mark: str) -> str:
+        """Add a record; its name once it is durable. ``mark`` is this write's own.
+
+        Raises ``NoLinksError`` before anything was written, ``DoubtfulError`` after.
+        """
+        temporary, file = self._layout.temporary(mark), seal(Sealed(data, mark))
         disk.create_file(self._fs, temporary, file)
         try:
             number = self._numbered(attempt, stream, temporary, file)
@@ -81,19 +72,21 @@ class StreamShelf:
     def _numbered(self, attempt: Attempt, stream: str, temporary: str, file: bytes) -> int:
         directory = self._layout.stream(stream)
         known = self._last.get(stream)
-        number = (known if known is not None else self.listing(directory).highest) + 1
+        number = (known if known is not None else self._highest(directory)) + 1
         began = False
         if decode_name(encode_name(stream)) is None and self.name_of(encode_name(stream)) is None:
             # Also when the process that made the directory died before it could write the name there.
             self._begin(stream, directory)
         for _ in range(TRIES):
+            # Asked before as well: a number that is taken back was seen meanwhile by whoever read just then.
+            number = max(number, self._low(directory) + 1)
             path = os.path.join(directory, f"{number:0{DIGITS}d}{RECORD}")
             attempt.commit()
             try:
                 self._fs.link(temporary, path)
             except FileExistsError:
                 if self._read(path) != file:
-                    number = max(number, self._fresh_listing(directory).highest) + 1
+                    number = max(number, self._highest(directory)) + 1
                     continue
             except FileNotFoundError:
                 # Nothing came of it, and there is another ``commit`` before the next try.
@@ -103,36 +96,46 @@ class StreamShelf:
                 continue
             except OSError as error:
                 if error.errno in disk.NO_LINKS:
+                    attempt.written = False
                     raise NoLinksError from error
                 raise
             disk.sync_directory(self._fs, directory, self._platform)
-            entries = self._entries(directory)
-            floor = _floor(entries)
-            if floor < number:
-                if began or len(entries) <= _FEW:
-                    disk.unlink_quietly(self._fs, f"{directory}{MAYBE_EMPTY}")
-                return number
-            # It was given out before, and its record dropped, while this append was on its way.
-            disk.unlink_quietly(self._fs, path)
-            number = max(floor, number) + 1
+            low = self._low(directory)
+            if low >= number:
+                raise DoubtfulError(number)
+            if began or number == low + 1:
+                disk.unlink_quietly(self._fs, f"{directory}{MAYBE_EMPTY}")
+            return number
         raise OSError(errno.EAGAIN, f"no number was free after {TRIES} tries", directory)
 
-    def append_locked(self, section: Section, stream: str, data: bytes, mark: str) -> str:
-        """Add a record where there are no hard links, under a lock; may be called again after a failure.
+    def append_locked(self, section: Section, stream: str, data: bytes, mark: str, doubt: int | None = None) -> str:
+        """Add a record under the stream's lock, where nobody drops anything; may be called again after a failure.
 
-        An empty file reserves the number, so that a lock which the server forgot costs the order and no record. Until
-        the bytes are there a reader takes it for a record that was dropped.
+        ``doubt``: the number that ``append`` gave it. It is taken back, if it was not dropped meanwhile, and the record
+        gets another: whether the number was given out before cannot be told any more.
         """
         directory, file = self._layout.stream(stream), seal(Sealed(data, mark))
-        listing = self.listing(directory)
-        if listing.names and self._read(os.path.join(directory, f"{listing.names[-1]}{RECORD}")) == file:
-            return listing.names[-1]
-        if not listing.highest:
+        names = self.listing(directory)
+        if names and self._read(os.path.join(directory, f"{names[-1]}{RECORD}")) == file and int(names[-1]) != doubt:
+            return names[-1]
+        if doubt is not None:
+            path = os.path.join(directory, f"{doubt:0{DIGITS}d}{RECORD}")
+            if self._read(path) == file:
+                self._fs.unlink(path)
+        if not self._highest(directory):
             self._begin(stream, directory)
-        name = f"{listing.highest + 1:0{DIGITS}d}"
-        section.put_reserved(directory, os.path.join(directory, f"{name}{RECORD}"), file)
-        if len(listing.names) == 0:
-            disk.unlink_quietly(self._fs, f"{directory}{MAYBE_EMPTY}")
+        name = f"{self._highest(directory) + 1:0{DIGITS}d}"
+        path = os.path.join(directory, f"{name}{RECORD}")
+        try:
+            if section.name(directory, path, file) != file:
+                raise OSError(errno.ESTALE, "another node took the number", path)
+        except OSError as error:
+            if error.errno not in disk.NO_LINKS:
+                raise
+            # An empty file reserves the number: a lock that the server forgot costs the order, but no record.
+            section.put_reserved(directory, path, file)
+        disk.unlink_quietly(self._fs, f"{directory}{MAYBE_EMPTY}")
+        self._last[stream] = int(name)
         return name
 
     def place(self, stream: str) -> Place:
@@ -155,32 +158,26 @@ class StreamShelf:
 
     # -- read
 
-    def read(self, stream: str, limit: int | None, after: str) -> list[StoredRecord]:
-        """Records above ``after``, oldest first; the newest ``limit``. A damaged one is put aside on the way."""
+    def read(self, stream: str, limit: int | None, after: str) -> tuple[list[StoredRecord], dict[str, Damaged]]:
+        """Records above ``after``, oldest first, the newest ``limit``; and the names of those that were damaged."""
         directory = self._layout.stream(stream)
         found: list[StoredRecord] = []
-        names = [name for name in self._fresh_listing(directory).names if name > after]
+        damaged: dict[str, Damaged] = {}
+        names = [name for name in self._fresh_listing(directory) if name > after]
         for name in reversed(names):
             if limit is not None and len(found) >= limit:
                 break
             file = self._read(os.path.join(directory, f"{name}{RECORD}"))
             if not file:
-                # Trimmed meanwhile, or reserved and not written yet.
+                # Dropped meanwhile, or reserved and not written yet.
                 continue
             opened = unseal(file)
             if isinstance(opened, Sealed):
                 found.append(StoredRecord(name, opened.data))
             else:
-                self.put_aside(stream, name)
-                self._note(f"a record of {stream!r} was damaged ({opened.detail}) and is in {self._layout.quarantine}")
+                damaged[name] = opened
         found.reverse()
-        return found
-
-    def damage(self, directory: str, name: str) -> Damaged | None:
-        """What is wrong with a record."""
-        file = self._read(os.path.join(directory, f"{name}{RECORD}"))
-        opened = unseal(file) if file is not None else None
-        return opened if isinstance(opened, Damaged) else None
+        return found, damaged
 
     def names(self, prefix: str) -> list[str]:
         """Streams that have records."""
@@ -193,7 +190,7 @@ class StreamShelf:
             name = self.name_of(entry)
             if name is None or not name.startswith(prefix):
                 continue
-            if entry not in doubtful or self.listing(os.path.join(self._layout.records, entry)).names:
+            if entry not in doubtful or self.listing(os.path.join(self._layout.records, entry)):
                 found.append(name)
         return sorted(found)
 
@@ -211,37 +208,56 @@ class StreamShelf:
         opened = unseal(file) if file is not None else None
         return opened.name if isinstance(opened, Sealed) and encode_name(opened.name) == entry else None
 
-    def listing(self, directory: str) -> Listing:
-        """What is in a stream's directory."""
+    def listing(self, directory: str) -> tuple[str, ...]:
+        """The names of the records in a stream's directory, sorted."""
         entries = self._entries(directory)
         names = [e[:DIGITS] for e in entries if len(e) == _LENGTH and e.endswith(RECORD) and is_name(e[:DIGITS])]
-        return Listing(tuple(sorted(names)), _floor(entries))
+        return tuple(sorted(names))
+
+    def _highest(self, directory: str) -> int:
+        """The highest number that was given out, as far as a listing that may be stale can tell."""
+        names = self._fresh_listing(directory)
+        return max(self._low(directory), int(names[-1]) if names else 0)
+
+    def _low(self, directory: str) -> int:
+        """Up to which number records were dropped; 0 when none was, or when what says so is damaged."""
+        data = self._read(os.path.join(directory, LOW))
+        text = (data or b"").strip()
+        return int(text) if text.isdigit() else 0
 
     # -- drop
 
-    def trim(self, stream: str, keep: int) -> None:
+    def has_more(self, stream: str, keep: int) -> bool:
+        """Whether there is anything for ``trim`` to drop."""
+        return len(self._fresh_listing(self._layout.stream(stream))) > max(0, keep)
+
+    def trim(self, section: Section, stream: str, keep: int) -> None:
         """Drop the oldest records beyond ``keep``."""
         directory = self._layout.stream(stream)
-        listing = self._fresh_listing(directory)
-        excess = listing.names[: max(0, len(listing.names) - max(0, keep))]
+        names = self.listing(directory)
+        excess = names[: max(0, len(names) - max(0, keep))]
         if not excess:
             return
-        drop = len(excess) == len(listing.names)
+        drop = len(excess) == len(names)
         if drop:
             self._mark_empty(directory)
-        self._remember(directory, excess[-1], listing.floor, durable=drop)
+        self._raise_low(section, directory, int(excess[-1]))
         for name in excess:
             disk.unlink_present(self._fs, os.path.join(directory, f"{name}{RECORD}"))
 
-    def put_aside(self, stream: str, name: str) -> None:
+    def has(self, stream: str, name: str) -> bool:
+        """Whether there is such a record."""
+        return is_name(name) and name in self._fresh_listing(self._layout.stream(stream))
+
+    def put_aside(self, section: Section, stream: str, name: str) -> None:
         """Move a record to the quarantine."""
         directory = self._layout.stream(stream)
-        listing = self.listing(directory)
-        if name not in listing.names:
+        names = self.listing(directory)
+        if name not in names:
             return
-        if len(listing.names) == 1:
+        if len(names) == 1:
             self._mark_empty(directory)
-        self._remember(directory, name, listing.floor, durable=True)
+        self._raise_low(section, directory, int(name))
         target = self._layout.aside("records", encode_name(stream))
         self._fs.makedirs(target, 0o700)
         with contextlib.suppress(FileNotFoundError):
@@ -249,15 +265,10 @@ class StreamShelf:
         for changed in (target, directory):
             disk.sync_directory(self._fs, changed, self._platform)
 
-    def _remember(self, directory: str, name: str, floor: int, *, durable: bool) -> None:
+    def _raise_low(self, section: Section, directory: str, number: int) -> None:
         """Before a record goes: its number must not be given out again, also not to an append on its way."""
-        if int(name) <= floor:
-            return
-        disk.touch(self._fs, os.path.join(directory, f"{name}{FLOOR}"))
-        if durable:
-            disk.sync_directory(self._fs, directory, self._platform)
-        if floor:
-            disk.unlink_quietly(self._fs, os.path.join(directory, f"{floor:0{DIGITS}d}{FLOOR}"))
+        if number > self._low(directory):
+            section.put(directory, os.path.join(directory, LOW), b"%d\n" % number)
 
     def _mark_empty(self, directory: str) -> None:
         disk.touch(self._fs, f"{directory}{MAYBE_EMPTY}")
@@ -267,7 +278,7 @@ class StreamShelf:
     def _read(self, path: str) -> bytes | None:
         return disk.read_file(self._fs, path, MAX_FILE)
 
-    def _fresh_listing(self, directory: str) -> Listing:
+    def _fresh_listing(self, directory: str) -> tuple[str, ...]:
         if self.fresh:
             try:
                 self._touch(directory)
@@ -291,8 +302,3 @@ class StreamShelf:
             # No such stream, or no store at all: an unmounted share has no streams, but it is not without them.
             self._fs.mtime(self._layout.records)
             return []
-
-
-def _floor(entries: list[str]) -> int:
-    """The highest number that a floor in a stream's directory names."""
-    return max((int(e[:DIGITS]) for e in entries if e.endswith(FLOOR) and is_name(e[:DIGITS])), default=0)
