@@ -92,31 +92,50 @@ class RetryScan:
         """Take up what this host left behind, then look for what others did, until cancelled."""
         self._store.boot_id = await self._around.boot_id()
         await self._door.keeper.opened()
-        there = await self._door.keeper.streams(PREFIX) or ()
-        names = {retry_stream(name): name for name in self._around.gate.jobs}
-        await _each((names.get(text, text.removeprefix(PREFIX)) for text in there), self._take_up)
+        await self._take_up_all()
         while True:
-            self._wake = anyio.Event()
             pause = await self._scan() if self._door.resumes else SCAN_EVERY
             if pause == SCAN_EVERY:
                 pause *= 1 + JITTER * (2 * self._rng.random() - 1)
-            with anyio.move_on_after(pause):
-                await self._wake.wait()
+            await self._rest(pause)
+
+    async def _rest(self, seconds: Seconds) -> None:
+        with anyio.move_on_after(seconds):
+            await self._wake.wait()
+        self._wake = anyio.Event()
 
     # -- after the start ----------------------------------------------------------------------------------------------
 
-    async def _take_up(self, name: str) -> None:
-        """What this host waited for before its daemon was started again."""
-        node, ladders = self._door.node(), self._around.ladders
+    async def _take_up_all(self) -> None:
+        """Once for each job, however often the store has to be asked."""
+        while (there := await self._door.keeper.streams(PREFIX)) is None:
+            await self._rest(SOON)
+        names = {retry_stream(name): name for name in self._around.gate.jobs}
+        left = [names.get(text, text.removeprefix(PREFIX)) for text in there]
+        while left:
+            silent: list[str] = []
+
+            async def take_up(name: str, silent: list[str] = silent) -> None:
+                if not await self._take_up(name):
+                    silent.append(name)
+
+            await _each(left, take_up)
+            left = silent
+            if left:
+                await self._rest(SOON)
+
+    async def _take_up(self, name: str) -> bool:
+        """What this host waited for before its daemon was started again; False when the store did not answer."""
+        node = self._door.node()
         async with self._door.turn(name):
             job = self._around.gate.jobs.get(name)
             tail = await self._door.tail(name)
-            if tail is None or ladders.has(name) or self._store.has(name):
-                return
+            if tail is None or self._is_busy(name):
+                return tail is not None
             shared = job is None or self._door.is_movable(job)
             newest = tail.newest if shared else newest_of(tail.records, node)
             if not isinstance(newest, Pending) or newest.host != node:
-                return
+                return True
             runs = await self._around.last(name) or ()
             facts = _facts(job, runs)
             match at_boot(newest, facts, host=node, boot_id=self._store.boot_id, now=self._door.wall()):
@@ -128,6 +147,7 @@ class RetryScan:
                     await self._door.append(name, self._door.settled(reason, newest.place))
                 case Rearm() | Leave():
                     pass
+        return True
 
     def _resume(self, job: Job, place: Place, delay: Seconds, runs: Sequence[RunRecord]) -> None:
         trigger = Trigger.MANUAL if place.scheduled_at is None else Trigger.SCHEDULE

@@ -354,6 +354,23 @@ def test_an_attempt_that_was_started_before_a_crash_is_not_started_again(facts: 
     assert fleet.starts == [("a", 0.0, 0), ("a", 70.0, 1)]
 
 
+def test_a_store_that_does_not_answer_at_the_start_is_asked_again() -> None:
+    async def script(fleet: Fleet, tasks: anyio.abc.TaskGroup, till: Callable[[float], Awaitable[None]]) -> None:
+        first = Node(fleet, "a", job(retries=1))
+        tasks.start_soon(first.live)
+        await till(20)
+        first.kill()
+        second = Node(fleet, "a", job(retries=1))
+        second.keeper.broken = True
+        tasks.start_soon(second.live)
+        await till(80)
+        second.keeper.broken = False
+        await till(90)
+
+    fleet = play(script, **ALONE)
+    assert fleet.attempts() == [0, 1]
+
+
 def test_a_retry_of_a_definition_that_changed_is_settled_at_the_start() -> None:
     async def script(fleet: Fleet, tasks: anyio.abc.TaskGroup, till: Callable[[float], Awaitable[None]]) -> None:
         first = Node(fleet, "a", job())
