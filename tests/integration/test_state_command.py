@@ -97,7 +97,7 @@ def test_a_configuration_without_a_store_is_refused_with_a_hint(tmp_path: Path) 
         ("jobs: []\n", "no state section"),
         ("state: {backend: memory}\n", "gone with its daemon"),
         ("state: {path: ' '}\n", "cannot be used"),
-        ("state: {path: /dev/null/x}\n", "the store cannot be used: open: File exists: /dev/null"),
+        ("state: {path: /dev/null/x}\n", "the store cannot be used: open: Not a directory: /dev/null/x"),
     ):
         config.write_text(text)
         result = run("info", "-c", config)

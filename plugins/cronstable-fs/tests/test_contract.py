@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cronstable_fs.backend import CAPABILITIES
 from cronstable_fs.layout import Layout
 from cronstable_fs.lease import FilesystemLeaseStore
 
@@ -19,8 +22,10 @@ from cronstable.runtime.system import SystemClock, SystemIds
 from cronstable.runtime.threads import ThreadLanes
 from cronstable.testing.claims_contract import ClaimLogContract
 from cronstable.testing.election_contract import ElectionContract, LeaseWorld
+from cronstable.testing.fault_contract import ClaimFaultContract, LeaseFaultContract
 from cronstable.testing.host import FakeHost
 from cronstable.testing.lease_contract import LeaseStoreContract
+from cronstable.testing.levels import Level, certify
 from cronstable.testing.marks_contract import RebootMarksContract
 
 
@@ -41,7 +46,9 @@ class Breakable(SystemFiles):
 
 
 class Door:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.root = root = directory / "shared"
+        root.mkdir()
         self.layout = Layout.of(str(root), "default", "contract")
         self.file = Path(self.layout.lease)
         self.disk = Breakable()
@@ -72,6 +79,14 @@ class Door:
         yield
         self.disk.down = False
 
+    @asynccontextmanager
+    async def rollback(self) -> AsyncIterator[None]:
+        root, copy = self.root, self.root.with_name("copy")
+        shutil.copytree(root, copy)
+        yield
+        shutil.rmtree(root)
+        copy.rename(root)
+
 
 class TestFilesystemLease(LeaseStoreContract):
     @pytest.fixture
@@ -89,6 +104,23 @@ class TestFilesystemClaims(ClaimLogContract):
     @pytest.fixture
     def door(self, tmp_path: Path) -> Door:
         return Door(tmp_path)
+
+
+class TestFilesystemLeaseFaults(LeaseFaultContract):
+    @pytest.fixture
+    def door(self, tmp_path: Path) -> Door:
+        return Door(tmp_path)
+
+
+class TestFilesystemClaimFaults(ClaimFaultContract):
+    @pytest.fixture
+    def door(self, tmp_path: Path) -> Door:
+        return Door(tmp_path)
+
+
+def test_the_store_is_certified_for_all_that_it_declares() -> None:
+    certificate = certify(sys.modules[__name__], capabilities=CAPABILITIES)
+    assert certificate.level is Level.FAULTS
 
 
 class TestFilesystemElection(ElectionContract):
