@@ -193,6 +193,9 @@ def test_a_token_is_asked_for_kept_in_the_tab_and_its_scopes_are_respected(
     page = open_page(node.url)
     asked = page.get_by_label("Token for")
     expect(asked).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("This node shows nothing without a token.")).to_be_visible()
+    page.get_by_role("button", name="Give a token").click()
     asked.fill("wrong")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("That token was not accepted.")
@@ -275,6 +278,17 @@ def test_without_events_the_page_goes_on_by_asking(node: Any, open_page: Any, co
     ticker = page.locator('[data-job="ticker"]')
     before = ticker.locator("time").first.get_attribute("title")
     expect(ticker.locator("time").first).not_to_have_attribute("title", str(before))
+
+
+def test_a_page_that_nobody_sees_gives_its_connection_back(node: Any, open_page: Any) -> None:
+    page = open_page("about:blank")
+    page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => window.unseen === true })")
+    page.goto(node.url)
+    expect(page.locator("#link")).to_have_text("live")
+    page.evaluate("window.unseen = true; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("#link")).to_have_text("polling")
+    page.evaluate("window.unseen = false; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("#link")).to_have_text("live")
 
 
 def test_times_are_shown_in_utc_or_in_the_zone_of_the_reader(node: Any, open_page: Any) -> None:

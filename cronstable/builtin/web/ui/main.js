@@ -185,7 +185,8 @@ async function token(refused) {
   if (given) {
     api.token = given;
     await begin();
-  } else if (model.who === null) {
+  } else if (model.locked) {
+    drawer.close();
     put(at("main"), h("div", { class: "empty" }, h("p", {}, "This node shows nothing without a token."), button(null, "Give a token", () => token(false), { class: "primary" })));
     current = null;
   }
@@ -245,7 +246,7 @@ document.addEventListener("keydown", (event) => {
 
 window.addEventListener("popstate", route);
 window.addEventListener("hashchange", route);
-document.addEventListener("visibilitychange", () => { if (!document.hidden && model.who) model.lookAtJobs().catch(() => {}); });
+document.addEventListener("visibilitychange", () => (document.hidden ? model.sleep() : model.wake()));
 
 put(at("views"), Object.entries(views).map(([name, view]) => h("a", { href: `#/${name}`, data: { view: name }, on: { click: (event) => { event.preventDefault(); go(name); } } }, view.title)));
 put(at("help"), icon("help"));

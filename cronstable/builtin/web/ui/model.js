@@ -1,4 +1,4 @@
-// What the page knows: the node, its jobs, its cluster. Views listen for `change`; nothing here touches the document.
+// What the page knows: the node, its jobs, its cluster. Views listen for `change`; nothing here draws.
 
 import { Refusal, jobPath } from "./api.js";
 import { learnClock, now } from "./format.js";
@@ -60,6 +60,7 @@ export class Model extends EventTarget {
   #wanted = new Set();
   #locked = false;
   #ending = null;
+  #stream = null;
   #busy = false;
 
   constructor(api) {
@@ -86,7 +87,24 @@ export class Model extends EventTarget {
     this.#every(() => CLUSTER, () => this.#lookAtCluster(), signal);
     this.#every(() => (this.jobs.size > FEW ? SLOW : QUICK), () => this.lookAtJobs(), signal);
     this.#every(() => 1_000, () => this.#lookAtWanted(), signal);
-    this.#listen(signal);
+    if (!document.hidden) this.#listen();
+  }
+
+  /** Nobody looks: give the stream's connection back, of which a browser has six for all its pages of one node. */
+  sleep() {
+    this.#stream?.abort();
+  }
+
+  /** Somebody looks again. */
+  wake() {
+    if (this.#locked || this.#ending === null) return;
+    this.#listen();
+    for (const look of [() => this.#lookAtCluster(), () => this.#lookAtSummary(), () => this.lookAtJobs()]) this.#attempt(look);
+  }
+
+  /** Whether a token is needed first. */
+  get locked() {
+    return this.#locked;
   }
 
   /** Whether this caller may start, cancel and pause. */
@@ -177,7 +195,11 @@ export class Model extends EventTarget {
   }
 
   /** Events only say where to look: what is shown is always what the documents say. */
-  #listen(signal) {
+  #listen() {
+    this.#stream?.abort();
+    const mine = new AbortController();
+    this.#stream = mine;
+    const signal = AbortSignal.any([mine.signal, this.#ending.signal]);
     const hear = ({ event, data }) => {
       const fact = parsed(data);
       if (typeof fact.job === "string") {
@@ -193,12 +215,14 @@ export class Model extends EventTarget {
       }
     };
     const state = (streaming) => {
+      if (signal.aborted && streaming) return;
       if (streaming && !this.contact.streaming) this.#attempt(() => this.lookAtJobs()); // what was missed meanwhile
       this.contact = { ...this.contact, streaming };
       this.#tell("contact");
     };
-    this.#api.follow(`events?kinds=${KINDS}`, { signal, hear, state }).catch((error) => {
-      if (error instanceof Refusal) state(false);
+    this.#api.follow(`events?kinds=${KINDS}`, { signal, hear, state }).catch(() => {}).finally(() => {
+      if (mine !== this.#stream) return; // another one took over
+      state(false);
     });
   }
 
