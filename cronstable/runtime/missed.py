@@ -91,9 +91,11 @@ class MissedRuns:
         self._seen: Mapping[str, Job] = MappingProxyType({})
         self._jobs: tuple[Job, ...] = ()
         self._checkpoints: dict[str, Checkpoint] = {}
+        self._known: set[str] = set()
         self._unread: dict[str, EpochSeconds] = {}
         self._gaps: dict[str, Gap] = {}
         self._busy: set[str] = set()
+        self._starting: dict[str, EpochSeconds] = {}
         self._led_at: float | None = None
         self._generation = 0
         launcher.decided = self._decided
@@ -105,12 +107,20 @@ class MissedRuns:
         at, job = record.scheduled_at, self._scheduler.jobs.get(record.job)
         if at is None or record.provisional or job is None or not self._watches(job):
             return
+        if record.decision.reason is Reason.OUTSIDE_WINDOW:
+            # The sweep gave it up as too old for it, which is what this is for (claims.md 15).
+            return
         checkpoint = self._checkpoints.get(job.name)
         if checkpoint is None:
-            # Nothing is written over a watermark that was not read yet.
+            # Nothing is written over a watermark that was not read yet, or that may be another owner's.
             self._unread[job.name] = max(at, self._unread.get(job.name, at))
-        elif at > checkpoint.through:
-            self._mark(job, Checkpoint(checkpoint.definition, at, checkpoint.gap))
+            return
+        gap = checkpoint.gap
+        if gap is not None and self._starting.get(job.name) == at:
+            # Ours, and in order; the sweep may have decided about newer ones before.
+            self._gaps[job.name] = gap = Gap(at, gap.until)
+        if at > checkpoint.through or gap != checkpoint.gap:
+            self._mark(job, Checkpoint(checkpoint.definition, max(at, checkpoint.through), gap))
 
     def _watches(self, job: Job) -> bool:
         return (
@@ -157,11 +167,12 @@ class MissedRuns:
         if self._keeper.generation != self._generation:
             self._generation = self._keeper.generation
             self._checkpoints.clear()
+            self._known.clear()
         if self._scheduler.jobs is not self._seen:
             self._load(self._scheduler.jobs)
         if not self._is_behind():
             return
-        waiting = iter([job for job in self._jobs if job.name not in self._checkpoints])
+        waiting = iter([job for job in self._jobs if job.name not in self._known])
 
         async def read() -> None:
             for job in waiting:
@@ -173,7 +184,7 @@ class MissedRuns:
                 tasks.start_soon(read)
 
     def _is_behind(self) -> bool:
-        return self._keeper.configured and any(job.name not in self._checkpoints for job in self._jobs)
+        return self._keeper.configured and any(job.name not in self._known for job in self._jobs)
 
     def _load(self, jobs: Mapping[str, Job]) -> None:
         self._seen = jobs
@@ -192,18 +203,36 @@ class MissedRuns:
         newest = await self._keeper.newest(self._stream(job))
         if newest is None:
             return False
+        self._known.add(job.name)
         found = Checkpoint.of(newest.record) if newest.record is not None else None
+        if found is None or found.definition != definition(job) or not job.options.enabled:
+            # It has missed nothing so far; from now on it can.
+            self._begin(job)
+            return True
         # A store that a reload brought is not the one in which this start finds what was missed.
         gap = gap_of(found, job, self._start) if self._generation == 1 else None
-        if gap is not None and job.options.enabled and self._may_be_owed(job):
-            self._gaps[job.name] = gap
-        else:
+        if gap is not None and not self._may_be_owed(job):
             gap = None
-        through = max(self._start, self._unread.pop(job.name, self._start))
-        if found is not None and found.definition == definition(job):
-            through = max(through, found.through)
-        self._mark(job, Checkpoint(definition(job), through, gap))
+        if gap is not None:
+            self._gaps[job.name] = gap
+        if gap is None or not self._is_contested(job):
+            self._settle(job, found, gap)
         return True
+
+    def _begin(self, job: Job) -> None:
+        now = int(self._clock.now().wall)
+        self._mark(job, Checkpoint(definition(job), max(now, self._unread.pop(job.name, now))))
+
+    def _settle(self, job: Job, found: Checkpoint, gap: Gap | None) -> None:
+        """From here on this is how far ``job`` is; what was decided before that was known is written now."""
+        through = max(found.through, self._unread.pop(job.name, found.through))
+        self._checkpoints[job.name] = Checkpoint(found.definition, through, gap)
+        if through > found.through:
+            self._mark(job, self._checkpoints[job.name])
+
+    def _is_contested(self, job: Job) -> bool:
+        """Whether another node may catch up as well: then only who owns the job says how far it is."""
+        return self._cluster.elects and self._keeper.shared and not self._is_own(job)
 
     def _may_be_owed(self, job: Job) -> bool:
         """Where nodes elect but do not share the store, this node cannot know what the others ran."""
@@ -238,34 +267,42 @@ class MissedRuns:
     async def _catch_up(self, name: str) -> None:
         try:
             job = self._scheduler.jobs.get(name)
-            if job is not None and await self._refresh(job) and await self._start_all(job):
-                self._gaps.pop(name, None)
-                self._mark(job, Checkpoint(definition(job), self._through(job)))
+            if job is None or not await self._refresh(job):
+                return
+            if await self._start_all(job):
+                through = max(self._checkpoints[name].through, self._gaps.pop(name).until)
+                self._mark(job, Checkpoint(definition(job), through))
+            elif self._is_contested(job):
+                # Another owner may go on with it: what is decided here meanwhile waits until that is known.
+                self._checkpoints.pop(name, None)
         except Exception:  # noqa: BLE001 - a defect of ours costs this job its catch-up, never the daemon
             self._log.exception("job %s: what it missed cannot be caught up", name)
             self._gaps.pop(name, None)
         finally:
+            self._starting.pop(name, None)
             self._busy.discard(name)
 
-    def _through(self, job: Job) -> EpochSeconds:
-        return self._checkpoints[job.name].through
-
     async def _refresh(self, job: Job) -> bool:
-        """What is in the checkpoint now: another owner may have come before us. False: not known."""
-        if not self._cluster.elects or not self._keeper.shared:
+        """What is in the checkpoint now: another owner may have come before us. False: nothing to do, or not known."""
+        if not self._is_contested(job):
             return True
         newest = await self._keeper.newest(self._stream(job))
         if newest is None:
             return False
         found = Checkpoint.of(newest.record) if newest.record is not None else None
-        if found is None or found.gap is None or found.definition != definition(job):
-            # Settled: by the owner before us, whose watermark is the newer one.
+        gap = gap_of(found, job, self._start)
+        if gap is None:
+            # Settled by the owner before us.
             self._gaps.pop(job.name, None)
-            if found is not None:
-                self._checkpoints[job.name] = found
+        else:
+            self._gaps[job.name] = gap
+        if found is None or found.definition != definition(job):
+            self._begin(job)
             return False
-        self._gaps[job.name] = found.gap
-        return True
+        self._settle(job, found, gap)
+        if gap is not None:
+            self._mark(job, self._checkpoints[job.name])
+        return gap is not None
 
     async def _start_all(self, job: Job) -> bool:
         """Start what is owed, one run after the other; False when something came in between."""
@@ -285,12 +322,14 @@ class MissedRuns:
         for at in missed:
             if not self._may_start(job):
                 return False
+            self._starting[job.name] = at
             if policy.deadline is not None and self._clock.now().wall - at > policy.deadline:
                 self._launcher.record(job, at, _too_late(policy, self._clock.now().wall - at))
             elif not await self._start_one(job, at, claimed):
                 return False
-            self._gaps[job.name] = Gap(at, self._gaps[job.name].until)
-            self._mark(job, Checkpoint(definition(job), self._through(job), self._gaps[job.name]))
+            if self._gaps[job.name].after < at:
+                self._gaps[job.name] = Gap(at, self._gaps[job.name].until)
+                self._mark(job, Checkpoint(definition(job), self._checkpoints[job.name].through, self._gaps[job.name]))
         return True
 
     async def _done(self, job: Job) -> frozenset[EpochSeconds]:

@@ -82,14 +82,14 @@ class Daemon:
             connection.close()
 
     def decided(self, job: str) -> int:
-        """The watermark of a job, as it stands in the store."""
+        """The watermark of a job, as it stands in the store; 0 while it catches up."""
         try:
             newest = max(self.state.glob(f"records/catchup%2F{job}/*.json"))
             record = json.loads(newest.read_text().splitlines()[0])
         except (OSError, ValueError):
             return 0
         through: int = record["data"]["through"]
-        return through
+        return through if record["data"]["kind"] == "close" else 0
 
     def outcomes(self, job: str) -> list[str]:
         status, answer = self.ask("GET", f"/jobs/{job}/runs")
@@ -184,24 +184,16 @@ def moments(stamps: Path) -> list[int]:
     return [int(datetime.fromisoformat(line.split()[1]).timestamp()) for line in lines]
 
 
-def test_what_was_missed_is_caught_up_and_nothing_is_run_twice(daemon: Daemon) -> None:
-    daemon.start(EACH_SECOND)
+def test_what_was_missed_is_caught_up_and_nothing_is_run_twice(daemon: Daemon, rounds: int) -> None:
     stamps = daemon.directory / "stamps"
-
-    def settled() -> bool:
-        # Killed between a spawn and its watermark, the daemon would start that second once more: the guide says so.
-        found = moments(stamps)
-        return len(found) >= 3 and daemon.decided("tick") == found[-1]
-
-    daemon.until(settled, "three runs and their watermark")
-    daemon.kill()
-    end = time.time() + 4
-    daemon.until(lambda: time.time() > end, "four seconds without a daemon")
+    for _ in range(max(1, rounds // 2)):
+        outage(daemon, stamps)
+    before = len(moments(stamps))
     daemon.start(EACH_SECOND)
 
     def whole() -> bool:
-        lines = [line.split() for line in stamps.read_text().splitlines()]
-        return sum(line[0] == "1" for line in lines) >= 3 and lines[-1][0] == "0"
+        late = [line.startswith("1") for line in stamps.read_text().splitlines()[before:]]
+        return sum(late) >= 3 and not late[-1]
 
     daemon.until(whole, "the missed runs, and runs on time after them")
     daemon.stop()
@@ -211,7 +203,23 @@ def test_what_was_missed_is_caught_up_and_nothing_is_run_twice(daemon: Daemon) -
     assert caught == sorted(caught)
     gaps = [two - one for one, two in itertools.pairwise(sorted(times))]
     # The daemon may have been killed between the decision about a second and its process: that one is decided.
-    assert sum(gap > 1 for gap in gaps) <= 1, times
+    assert sum(gap > 1 for gap in gaps) <= max(1, rounds // 2), times
+
+
+def outage(daemon: Daemon, stamps: Path) -> None:
+    """A daemon works, is killed, and nobody works for some seconds."""
+    before = len(moments(stamps))
+    daemon.start(EACH_SECOND)
+
+    def settled() -> bool:
+        # Killed between a spawn and its watermark, the daemon would start that second once more: the guide says so.
+        found = moments(stamps)
+        return len(found) >= before + 3 and daemon.decided("tick") == found[-1]
+
+    daemon.until(settled, "three runs and their watermark")
+    daemon.kill()
+    end = time.time() + 4
+    daemon.until(lambda: time.time() > end, "four seconds without a daemon")
 
 
 def test_runs_start_while_the_store_hangs(daemon: Daemon) -> None:

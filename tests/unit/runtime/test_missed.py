@@ -263,8 +263,7 @@ def test_a_catch_up_that_is_killed_goes_on_after_the_next_start_and_repeats_noth
     first = live(contents, [one], NOON + 3601, 350, before=slow).caught_up()
     second = live(contents, [one], NOON + 3601 + 351, 100).caught_up()
     assert first == [NOON + 600, NOON + 1200, NOON + 1800, NOON + 2400]
-    # What was running when the daemon was killed has neither row nor watermark here: it is started again at worst.
-    assert second == [NOON + 2400, NOON + 3000, NOON + 3600]
+    assert second == [NOON + 3000, NOON + 3600]
     found = checkpoint(contents)
     assert found is not None
     assert found.gap is None
@@ -404,6 +403,43 @@ def test_a_follower_of_the_start_catches_up_what_the_leader_before_it_did_not_co
     ]
 
 
+def test_a_catch_up_that_its_leader_did_not_finish_is_finished_once_by_the_next_one() -> None:
+    contents, one = Contents(), job(schedule="*/10 * * * *", onMissed="run-all")
+
+    def leads(world: World) -> None:
+        world.store.topology = Topology.SHARED
+        world.lead()
+        world.lasts = 100.0
+
+    def follows(world: World) -> None:
+        leads(world)
+        world.lead(mine=False)
+        world.lasts = 1.0
+
+    live(contents, [one], NOON - 30, 50, before=leads)
+    assert live(contents, [one], NOON + 3601, 350, before=leads).caught_up() == [
+        NOON + 600,
+        NOON + 1200,
+        NOON + 1800,
+        NOON + 2400,
+    ]
+    started = contents.written
+
+    async def wins_at_a_slot(world: World) -> None:
+        await world.clock.sleep(9.5)
+        # A node that only follows leaves the checkpoint as the last owner wrote it.
+        assert not [name for name in contents.streams["catchup/a"] if int(name) > started]
+        world.lead()
+
+    world = live(contents, [one], NOON + 4190, 60, wins_at_a_slot, before=follows, node="node-b")
+    assert world.on_time() == [NOON + 4200]
+    assert world.caught_up() == [NOON + 3000, NOON + 3600]
+    found = checkpoint(contents)
+    assert found is not None
+    assert (found.through, found.gap) == (NOON + 4200, None)
+    assert live(contents, [one], NOON + 4300, 30, before=leads).caught_up() == []
+
+
 def test_nodes_that_elect_without_a_shared_store_catch_up_nothing_and_say_so() -> None:
     contents, one = Contents(), job(onMissed="run-once")
     live(contents, [one], NOON - 30, 50, before=World.lead)
@@ -441,6 +477,24 @@ def test_where_occurrences_are_claimed_only_what_is_older_than_the_window_is_ask
     # The first leader was seen at the start, and the sweep takes what is not older than its window then.
     assert world.claimer.asked == list(range(NOON + 60, NOON + 610 - 120, 60))
     assert world.caught_up() == []
+
+
+def test_what_the_sweep_decides_meanwhile_takes_nothing_from_what_is_older() -> None:
+    contents, one = Contents(), job(schedule="*/10 * * * *", onMissed="run-all")
+    live(contents, [one], NOON - 30, 50, before=claiming)
+
+    def late(world: World) -> None:
+        claiming(world)
+        world.cluster.answer = ClusterView("x", "node-a", "id")
+
+    async def sweeps(world: World) -> None:
+        await world.clock.sleep(2)
+        world.launcher.record(one, NOON + 3000, Decision(Verdict.SKIP, Reason.OUTSIDE_WINDOW))
+        world.launcher.record(one, NOON + 3600, Decision(Verdict.RUN, Reason.CATCH_UP), run_id="swept")
+        world.lead()
+
+    world = live(contents, [one], NOON + 3601, 30, sweeps, before=late)
+    assert world.claimer.asked == [NOON + 600, NOON + 1200, NOON + 1800, NOON + 2400, NOON + 3000]
 
 
 def test_where_occurrences_are_claimed_nothing_is_asked_for_before_a_leader_is_known() -> None:
