@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,10 @@ from cronstable_fs.state_settings import StateSettings
 from cronstable.api import Damage, Held, Holder
 from cronstable.runtime.files import SystemFiles
 from cronstable.runtime.system import SystemClock, SystemIds
+from cronstable.testing.clock import until
 from cronstable.testing.host import FakeHost
+
+KILLS = 3 * int(os.environ.get("CRONSTABLE_ENDURANCE_ROUNDS", "2"))
 
 
 class Unsynced(SystemFiles):
@@ -154,3 +159,75 @@ def test_a_kill_at_any_change_loses_nothing_that_was_acknowledged_and_corrupts_n
     assert processes > 100
     for number in range(1, processes + 1):
         After(scratch / str(number), run).holds(scratch / f"{number}.log")
+
+
+class Storm:
+    """Three processes on one stream, one of which is killed again and again, and one that follows."""
+
+    def __init__(self, root: Path, stack: contextlib.ExitStack) -> None:
+        self.root = root
+        self.stack = stack
+        self.started = 0
+
+    def start(self, *who: str) -> subprocess.Popen[bytes]:
+        script = Path(__file__).with_name("state_storm.py")
+        process = subprocess.Popen([sys.executable, str(script), str(self.root), *who])
+        self.stack.callback(process.wait)
+        self.stack.callback(process.kill)
+        return process
+
+    def worker(self) -> subprocess.Popen[bytes]:
+        self.started += 1
+        return self.start(f"w{self.started}")
+
+    def lines(self, name: str) -> list[tuple[str, str]]:
+        file = self.root / name
+        text = file.read_text() if file.exists() else ""
+        return [(line[0], line[1]) for line in map(json.loads, text.splitlines())]
+
+    def have(self, name: str, number: int) -> bool:
+        return len(self.lines(name)) > number
+
+    async def blow(self) -> None:
+        follower = self.start()
+        workers = [self.worker() for _ in range(3)]
+        for kill in range(KILLS):
+            enough = len(self.lines("acks")) + 40
+            await until(partial(self.have, "acks", enough), within=60, what="more records")
+            victim = workers.pop(0)
+            assert victim.poll() is None, f"a worker ended by itself before kill {kill}"
+            victim.kill()
+            workers.append(self.worker())
+        await until(partial(self.have, "seen", 100), within=60, what="records that were followed")
+        assert [process.poll() for process in (*workers, follower)] == [None] * 4
+        for process in (*workers, follower):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.integration
+@pytest.mark.anyio
+async def test_processes_that_are_killed_while_they_trim_each_other_use_no_number_twice_and_lose_nothing(
+    scratch: Path, run: Any
+) -> None:
+    with contextlib.ExitStack() as stack:
+        storm = Storm(scratch, stack)
+        await storm.blow()
+    acks, seen = storm.lines("acks"), storm.lines("seen")
+    names = [name for name, _ in acks]
+    assert len(set(names)) == len(names), "a number was given out twice"
+    by_writer: dict[str, str] = {}
+    for name, data in acks:
+        who = data.split()[0]
+        assert by_writer.get(who, "") < name, "the order of one writer"
+        by_writer[who] = name
+    assert [name for name, _ in seen] == sorted({name for name, _ in seen}), "a follower saw a name below the last"
+    after = After(scratch, run)
+    run(after.store.open())
+    assert after.damage() == []
+    stands = {record.name: record.data.decode() for record in run(after.store.read("s"))}
+    aside = {path.stem for path in (scratch / "default" / "quarantine" / "records" / "s").glob("*.json")}
+    lowest = min(stands, default="9" * 20)
+    assert [name for name in names if name > lowest and name not in stands and name not in aside] == []
+    told = dict(acks)
+    assert all(told.get(name, data) == data for name, data in stands.items())
