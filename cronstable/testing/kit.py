@@ -29,6 +29,11 @@ class ContractKit:
         if touched:
             raise TypeError(f"{cls.__name__} overrides tests of the contract kit: {', '.join(touched)}")
 
+    @classmethod
+    def kit_tests(cls) -> tuple[str, ...]:
+        """The names of the tests that come with the suite, the guard of them aside."""
+        return tuple(name for name in cls._kit_tests if name != GUARD)
+
     def test_no_test_of_the_kit_was_overridden_removed_or_excused(self) -> None:
         """The kit as shipped is what runs."""
         problems = tampered(type(self)) + excused(type(self))
@@ -61,9 +66,7 @@ def violations(suite: type[ContractKit], fixture: Callable[[], object]) -> dict[
     This is how the kit is proven on planted bugs; it needs no pytest session. Works for fixtures without threads.
     """
     failed: dict[str, str] = {}
-    for name in suite._kit_tests:
-        if name == GUARD:
-            continue
+    for name in suite.kit_tests():
         test = getattr(suite(), name)
         given = fixture()
         try:

@@ -286,6 +286,18 @@ class MemoryDoor:
         finally:
             self._down = False
 
+    async def expire_now(self) -> None:
+        """As a store does that removes a dead holder's record."""
+        self.lease.delete()
+
+    @asynccontextmanager
+    async def rollback(self) -> AsyncIterator[None]:
+        """A restore from the copy of before."""
+        copy = replace(self.lease, records=dict(self.lease.records), marks=dict(self.lease.marks))
+        yield
+        for name in ("record", "released", "returned", "garbage", "last_fence", "marks", "records", "low"):
+            setattr(self.lease, name, getattr(copy, name))
+
     async def _strike(self, point: Point, operation: str) -> None:
         await anyio.lowlevel.checkpoint()
         if self._down:
