@@ -353,7 +353,14 @@ def _work(state: ClaimState, term: Term, event: Ready, now: Instant) -> Result:
     if not starts and not skips and not (state.begun and due):
         return state, commands
     floor = next_floor(state.ledger, now.wall, state.store_at, state.window, _oldest(state, event.wants, starts))
-    record = Record(_head(state, term, event.nonce, floor, now), starts, skips, state.begun[:SKIPS])
+    head = _head(state, term, event.nonce, floor, now)
+    if state.full:
+        state = replace(state, full=False)
+        if state.begun or any(at <= floor for at in state.ledger.firsts):
+            # Without claims it is small, and lets go of what takes up the room: else a full log is full for good.
+            state, sent = _send(state, state.ledger.last + 1, Record(head, begun=state.begun[:CHUNK]))
+            return state, (*commands, *sent)
+    record = Record(head, starts, skips, state.begun[:SKIPS])
     state, sent = _send(state, state.ledger.last + 1, record)
     return state, (*commands, *sent)
 
@@ -430,9 +437,10 @@ def _answered(state: ClaimState, event: Answer, now: Instant) -> Result:
         case Fenced():
             refused = Refused(flight.record.starts, Reason.FENCED)
             return replace(state, flight=None, term=replace(term, phase=Phase.OVER)), (refused,)
-        case Full():
+        case Full(at):
             alarm = Alarm("log-full", "the claim log has no room: nothing is started until it has")
-            return replace(state, flight=None), (Refused(flight.record.starts, Reason.LOG_FULL), alarm)
+            state = replace(state, flight=None, full=True, store_at=_later(state.store_at, at))
+            return state, (Refused(flight.record.starts, Reason.LOG_FULL), alarm)
         case Unknown():
             return state, ()
         case _:

@@ -242,7 +242,7 @@ class ClaimState:
     ``pending``: claims won and not spawned, kept over terms (claims.md 7). ``dropped``: run id to reason of claims that
     this process will not spawn, until that is in the log. ``begun``: spawned, not yet in the log; ``begun_at``: the
     boot instant of the oldest. ``store_at``: the store's clock when it last answered.
-    ``sets``: the job sets this process loaded, newest first.
+    ``sets``: the job sets this process loaded, newest first. ``full``: the last append found no room.
     """
 
     node: str
@@ -257,6 +257,7 @@ class ClaimState:
     begun_at: float | None = None
     store_at: float | None = None
     sets: tuple[JobSet, ...] = ()
+    full: bool = False
 
 
 # -- events -----------------------------------------------------------------------------------------------------------

@@ -136,7 +136,9 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """The log has no room without dropping what must be kept: nothing was written."""
+    """The log has no room without dropping what must be kept: nothing was written. ``at``: see ``Won``."""
+
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

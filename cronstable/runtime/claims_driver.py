@@ -437,13 +437,16 @@ class ClaimsDriver:
         await self._all(session, self._feed(session, Answer(appended)))
         if isinstance(appended, Unknown):
             self._alarm("unknown", "the claim log did not answer; the same claim is sent again until it does")
-        if isinstance(appended, Unknown | Full):
+        if isinstance(appended, Unknown):
             await self._clock.sleep(PAUSE)
             return
+        session.crowded = session.crowded or isinstance(appended, Full)
         low = claim_log.trimmable(session.state)
-        if low >= session.trimmed + TRIM_EVERY:
+        if low >= session.trimmed + (1 if session.crowded else TRIM_EVERY):
             await session.claims.trim(low)
-            session.trimmed = low
+            session.trimmed, session.crowded = low, False
+        if isinstance(appended, Full):
+            await self._clock.sleep(PAUSE)
 
     def _skipped(self, skips: Iterable[Skip]) -> None:
         for skip in skips:

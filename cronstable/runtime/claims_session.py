@@ -29,6 +29,7 @@ class Session:
         self.state: ClaimState = claim_log.initial(node, token, window)
         self.term: HeldTerm | None = None
         self.trimmed = 0
+        self.crowded = False
         self.over_since: float | None = None
         self.left = Wants()
         self.swept_at = float("-inf")

@@ -226,7 +226,7 @@ class Teller:
                 self.late.append((node, number, data))
                 return Answer(Unknown())
             case "full":
-                return Answer(Full())
+                return Answer(Full(at))
             case _:
                 return Answer(self.commit(node, number, data, at))
 

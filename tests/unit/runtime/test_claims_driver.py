@@ -21,7 +21,7 @@ from cronstable.core.lease_values import LeaseTiming
 from cronstable.core.retry import Resumed, retry_policy
 from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
 from cronstable.core.schedule import Schedule
-from cronstable.core.store import StoreUnavailable
+from cronstable.core.store import Appended, Full, Grant, StoreUnavailable
 from cronstable.core.view import ClusterView
 from cronstable.leadership import LeaseBackend
 from cronstable.plugin.descriptors import Capability
@@ -885,5 +885,32 @@ def test_late_starts_of_the_sweep_are_bound_by_the_starting_deadline() -> None:
             await f.until_wall(65)
             assert [start.at - START for start in f.starts] == [60]
             assert second.decision("minutely", START) == (Verdict.SKIP, Reason.STARTING_DEADLINE)
+
+    run_virtual(story)
+
+
+@pytest.mark.parametrize(("room", "whole"), [(150, True), (90, False)])
+def test_rule_8_a_log_that_is_full_of_the_past_makes_room_for_itself(
+    room: int, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two windows of one claim a second are 120 records: with room for more nothing is lost, with less it goes on."""
+    commit = MemoryLeaseStore.commit_append
+
+    def bounded(self: MemoryLeaseStore, grant: Grant, number: int, record: bytes) -> Appended:
+        claims = claim_records.decode(record).starts
+        if claims and len(self.lease.records) >= room:
+            return Full(self.clock.now().wall)
+        return commit(self, grant, number, record)
+
+    monkeypatch.setattr(MemoryLeaseStore, "commit_append", bounded)
+
+    async def story() -> None:
+        async with fleet() as f:
+            await f.node()
+            await f.until_wall(300)
+            times = f.times()
+            assert len(times) == len(set(times))
+            assert (set(times) >= set(range(299))) is whole
+            assert max(times) > 200
 
     run_virtual(story)

@@ -23,8 +23,12 @@ MARKS: Final = f"{PREFIX}reboot-ran"
 ENTRY: Final = f"{PREFIX}unfinished-"
 """And the token of a process: what it still runs of a past term (claims.md 16)."""
 
-BUDGET: Final = 200 * 1024
-"""Bytes of all annotations, keys and values, that a claim may bring them to (claims.md 8)."""
+BUDGET: Final = 192 * 1024
+"""Bytes of all annotations, keys and values, that claims may bring them to; with ``SPARE`` 200 KiB (claims.md 8)."""
+
+SMALL: Final = 2048
+"""Bytes of a record that claims nothing: it may go 8 KiB further, since it is what makes room."""
+SPARE: Final = 8 * 1024
 
 LIMIT: Final = 248 * 1024
 """And what marks and entries may: they are few and small. The apiserver refuses more than 256 KiB."""

@@ -218,8 +218,9 @@ class KubernetesLeaseStore:
                 # The log that this term has read is not there any more: the term is to be opened anew.
                 return Answer(Fenced())
             body = self._body(found, {}, {record.CLAIMS: log.encode(standing.appended(record_))})
-            if record.size(body) > record.BUDGET:
-                return Answer(Full())
+            spare = record.SPARE if len(record_) <= record.SMALL else 0
+            if record.size(body) > record.BUDGET + spare:
+                return Answer(Full(found.at))
             return Write(body, lambda lease: Won(lease.at))
 
         return await self._update(decide)
