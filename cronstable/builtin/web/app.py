@@ -47,7 +47,7 @@ class Api:
         self._settings = settings
         self._guard = guard
         self._site = Site(host, settings, guard)
-        self.streams = Streams(host.log)
+        self.streams = Streams(host.clock, host.log)
         self.events = EventLog(host)
         self.load = NodeLoad(host, settings.node_history)
         self.routes = tuple(self._routes())

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import anyio
 from aiohttp import web
 
-from cronstable.api import Json
+from cronstable.api import Clock, Json
 from cronstable.builtin.web.answers import fail
 
 MOST: Final = 512
@@ -44,7 +44,8 @@ def message(event: str, data: Json, identity: str = "") -> bytes:
 class Streams:
     """All streams of one service."""
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, clock: Clock, log: logging.Logger) -> None:
+        self._clock = clock
         self._log = log
         self._scopes: set[anyio.CancelScope] = set()
         self._ended = False
@@ -92,5 +93,5 @@ class Streams:
                 return
             chunk = b": ping\n\n"
             with anyio.move_on_after(PING):
-                await anyio.sleep(PACE * max(1.0, len(self._scopes) / CROWD))
+                await self._clock.sleep(PACE * max(1.0, len(self._scopes) / CROWD))
                 chunk = await source.take()

@@ -244,7 +244,8 @@ async def test_silence_is_broken_by_comments_and_ends_with_the_service(
         await incoming.readuntil(b": ping\n\n")
         await incoming.readuntil(b": ping\n\n")
     with anyio.fail_after(10):
-        await incoming.read()
+        rest = await incoming.read()
+    assert b"event: end" not in rest
     outgoing.close()
 
 
@@ -257,7 +258,6 @@ async def test_a_reader_that_does_not_read_is_dropped_and_holds_up_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(streams, "SEND_TIMEOUT", 0.05)
-    monkeypatch.setattr(streams, "PACE", 0.0)
     caplog.set_level("INFO")
     host.add(make_job("a"))
     host.hub.open("r1")
@@ -275,6 +275,7 @@ async def test_a_reader_that_does_not_read_is_dropped_and_holds_up_nobody(
                 while (await tail.event())[1].get("number") != number:
                     pass
         deaf.close()
+    assert [record.levelname for record in caplog.records if "does not read" in record.message] == ["INFO"]
 
 
 async def test_more_streams_than_there_may_be_are_refused(
