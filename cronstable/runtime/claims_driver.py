@@ -183,6 +183,11 @@ class ClaimsDriver:
         """How far back the sweep looks; 0 without a claim log."""
         return self._session.horizon.window if self._session is not None else 0.0
 
+    @property
+    def has_swept(self) -> bool:
+        """Whether the sweep has had its look at this job set, and given up what is too old for it."""
+        return self._session is not None and self._session.swept_at > float("-inf")
+
     def catch_up(self, job: Job, at: EpochSeconds, over: Callable[[Decision | None], None]) -> bool:
         """Claim an occurrence that is older than the window, and launch it (claims.md 15); False: not now.
 

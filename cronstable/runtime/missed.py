@@ -8,7 +8,7 @@ its window; what is older comes through here, by the same log (claims.md 15).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -55,6 +55,11 @@ class LateClaimer(Protocol):
         """How far back the sweep looks; 0 without a claim log."""
         ...
 
+    @property
+    def has_swept(self) -> bool:
+        """Whether the sweep has looked, and has given up what is too old for it."""
+        ...
+
     def catch_up(self, job: Job, at: EpochSeconds, over: Callable[[Decision | None], None]) -> bool:
         """Claim an occurrence that is older than the window, and launch it.
 
@@ -96,6 +101,7 @@ class MissedRuns:
         self._gaps: dict[str, Gap] = {}
         self._busy: set[str] = set()
         self._starting: dict[str, EpochSeconds] = {}
+        self._given_up: dict[str, set[EpochSeconds]] = {}
         self._led_at: float | None = None
         self._generation = 0
         launcher.decided = self._decided
@@ -109,6 +115,8 @@ class MissedRuns:
             return
         if record.decision.reason is Reason.OUTSIDE_WINDOW:
             # The sweep gave it up as too old for it, which is what this is for (claims.md 15).
+            if job.name in self._gaps or job.name not in self._known:
+                self._given_up.setdefault(job.name, set()).add(at)
             return
         checkpoint = self._checkpoints.get(job.name)
         if checkpoint is None:
@@ -194,6 +202,7 @@ class MissedRuns:
                 # Another schedule: what the old one would have had is not owed, and nothing of the new one yet.
                 self._gaps.pop(job.name, None)
                 self._mark(job, Checkpoint(definition(job), int(self._clock.now().wall)))
+        self._given_up = {name: at for name, at in self._given_up.items() if name in self._gaps}
 
     def _same(self, job: Job) -> bool:
         known = self._checkpoints.get(job.name)
@@ -254,7 +263,7 @@ class MissedRuns:
                 continue
             if boot < self._boot + delay(name, missed_policy(job.options.raw).jitter):
                 continue
-            if self._claimer.owns(job) and self._led_at is None:
+            if self._claimer.owns(job) and (self._led_at is None or not self._claimer.has_swept):
                 continue
             if self._may_start(job):
                 yield name
@@ -306,17 +315,8 @@ class MissedRuns:
 
     async def _start_all(self, job: Job) -> bool:
         """Start what is owed, one run after the other; False when something came in between."""
-        gap = self._gaps[job.name]
-        claimed = self._claimer.owns(job)
-        if claimed and self._led_at is not None:
-            gap = Gap(gap.after, min(gap.until, int(self._led_at - self._claimer.window)))
-        policy = missed_policy(job.options.raw)
-        now = self._clock.now().wall
-        done = await self._done(job)
-        found = owed(job.schedule, gap, policy, now, partial(self._scheduler.paused_since, job.name))
-        missed = [at for at in found.run if at not in done]
-        if found.more:
-            self._log.warning("job %s: more than %d runs were missed; the newest are run", job.name, len(found.run))
+        policy, claimed = missed_policy(job.options.raw), self._claimer.owns(job)
+        missed = await self._missed(job, policy, claimed)
         if missed:
             self._log.info("job %s: %d missed runs are caught up (%s)", job.name, len(missed), policy.mode)
         for at in missed:
@@ -331,6 +331,20 @@ class MissedRuns:
                 self._gaps[job.name] = Gap(at, self._gaps[job.name].until)
                 self._mark(job, Checkpoint(definition(job), self._checkpoints[job.name].through, self._gaps[job.name]))
         return True
+
+    async def _missed(self, job: Job, policy: MissedPolicy, claimed: bool) -> Sequence[EpochSeconds]:
+        gap, given_up = self._gaps[job.name], self._given_up.pop(job.name, set())
+        older = gap
+        if claimed and self._led_at is not None:
+            older = Gap(gap.after, min(gap.until, int(self._led_at - self._claimer.window)))
+        done = await self._done(job)
+        paused_since = partial(self._scheduler.paused_since, job.name)
+        found = owed(job.schedule, older, policy, self._clock.now().wall, paused_since)
+        if found.more:
+            self._log.warning("job %s: more than %d runs were missed; the newest are run", job.name, len(found.run))
+        left = {at for at in given_up if gap.after < at <= gap.until and paused_since(at) is None}
+        missed = sorted(at for at in {*found.run, *left} if at not in done)
+        return missed[-1:] if policy.mode is OnMissed.RUN_ONCE else missed
 
     async def _done(self, job: Job) -> frozenset[EpochSeconds]:
         """Occurrences that have a row: the daemon before died between a start and its watermark."""

@@ -70,6 +70,7 @@ class Claimer:
     def __init__(self) -> None:
         self.claims = False
         self.window = 120.0
+        self.has_swept = True
         self.refusal: Decision | None = None
         self.asked: list[int] = []
 
@@ -495,6 +496,25 @@ def test_what_the_sweep_decides_meanwhile_takes_nothing_from_what_is_older() -> 
 
     world = live(contents, [one], NOON + 3601, 30, sweeps, before=late)
     assert world.claimer.asked == [NOON + 600, NOON + 1200, NOON + 1800, NOON + 2400, NOON + 3000]
+
+
+def test_what_the_sweep_gave_up_is_caught_up_however_long_it_took_to_lead() -> None:
+    contents, one = Contents(), job(onMissed="run-all")
+    live(contents, [one], NOON - 30, 50, before=claiming)
+
+    def early(world: World) -> None:
+        claiming(world)
+        world.claimer.has_swept = False
+
+    async def sweeps(world: World) -> None:
+        # The record of a leader that is dead stands for a while: by it the window would begin too early.
+        await world.clock.sleep(30)
+        assert world.claimer.asked == []
+        world.launcher.record(one, NOON + 540, Decision(Verdict.SKIP, Reason.OUTSIDE_WINDOW))
+        world.claimer.has_swept = True
+
+    world = live(contents, [one], NOON + 610, 45, sweeps, before=early)
+    assert world.claimer.asked == [*range(NOON + 60, NOON + 610 - 120, 60), NOON + 540]
 
 
 def test_where_occurrences_are_claimed_nothing_is_asked_for_before_a_leader_is_known() -> None:
