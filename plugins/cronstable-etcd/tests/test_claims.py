@@ -149,6 +149,27 @@ def test_a_successor_that_never_saw_the_low_mark_respects_it(told: Any, node: An
     told(story)
 
 
+def test_a_trim_whose_answer_was_lost_costs_the_next_claim_one_more_request(told: Any) -> None:
+    async def story(etcd: Any, a: Any) -> None:
+        grant = await a.win()
+        for number in range(1, 10):
+            await a.store.append(grant, number, RECORD)
+
+        def lose(url: str, path: str, body: Any) -> None:
+            raise TimeoutError
+
+        a.line.after = lose
+        with pytest.raises(StoreUnavailable):
+            await a.store.trim(grant, 6)
+        a.line.after = lambda url, path, body: None
+        before = len(a.line.calls)
+        assert isinstance(await a.store.append(grant, 10, RECORD), Won)
+        assert len(a.line.calls) == before + 2
+        assert await a.store.append(grant, 3, OTHER) == Taken(b"")
+
+    told(story)
+
+
 def test_a_log_of_which_only_the_low_mark_is_left_does_not_begin_anew(told: Any) -> None:
     async def story(etcd: Any, a: Any) -> None:
         grant = await a.win()
