@@ -249,6 +249,7 @@ def test_leadership_moves_on_the_open_page_and_a_lost_node_comes_back(
     expect(page.locator("#lead")).to_have_text("this node leads")
     expect(page.get_by_label("Cluster")).to_contain_text("second leads")
     expect(page.get_by_label("Cluster")).to_contain_text("a: started late")
+    expect(page.get_by_label("Cluster")).to_contain_text(re.compile(r"Won[1-9]\d*Not won\d+Started late[1-9]"))
     assert page.evaluate("window.same") is True
     expect(page_of_first.locator(".banner")).to_contain_text("No contact with first")
     expect(page_of_first.locator("#link")).to_have_text("no contact")

@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 import anyio
 import anyio.lowlevel
 
-from cronstable.api import ClusterView, EpochSeconds, HostSnapshot, Job, LiveRun, Pause, RunRecord, Seconds
-from cronstable.builtin.web.shapes import cluster_document, dumps, job_parts
+from cronstable.api import ClusterView, EpochSeconds, HostSnapshot, Job, Json, LiveRun, Pause, RunRecord, Seconds
+from cronstable.builtin.web.shapes import claims_entry, cluster_document, dumps, job_parts
 
 FRESH: Final[Seconds] = 0.1
 """A rendered list whose facts have not changed is sent again for this long; its countdowns are that old at most."""
@@ -20,7 +20,7 @@ FRESH: Final[Seconds] = 0.1
 AT_ONCE: Final = 20
 """Entries made in a row before others on the event loop get a turn: some milliseconds."""
 
-_ClusterFacts: TypeAlias = tuple[bool, ClusterView | None, str | None]
+_ClusterFacts: TypeAlias = tuple[bool, ClusterView | None, str | None, dict[str, Json]]
 _JobFacts: TypeAlias = tuple[
     Job, tuple[LiveRun, ...], tuple[RunRecord, ...], Pause | None, bool, bool, bool, Hashable, object
 ]  # a tuple: comparing two of them a thousand times in a poll has to cost nothing
@@ -112,7 +112,8 @@ class ClusterDocument:
 
     def render(self, snapshot: HostSnapshot) -> bytes:
         """The document as bytes."""
-        facts = (snapshot.cluster_configured, snapshot.cluster, snapshot.cluster_error)
+        claims = claims_entry(snapshot.tally)
+        facts = (snapshot.cluster_configured, snapshot.cluster, snapshot.cluster_error, claims)
         if facts != self._facts:
             self._facts, self._body = facts, dumps(cluster_document(snapshot))
         return self._body

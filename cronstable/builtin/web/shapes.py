@@ -31,6 +31,7 @@ from cronstable.api import (
     RunKey,
     RunRecord,
     RunStarted,
+    Tally,
     describe,
 )
 
@@ -326,7 +327,14 @@ def cluster_document(snapshot: HostSnapshot) -> dict[str, Json]:
     }
     if view.lease is not None:
         document["lease"] = lease_entry(view.lease)
+        document["claims"] = claims_entry(snapshot.tally)
     return document
+
+
+def claims_entry(tally: Tally) -> dict[str, Json]:
+    """How this node's writes to the claim log were answered since its start, and what it started late."""
+    won = tally.claims.get("won", 0)
+    return {"won": won, "other": sum(tally.claims.values()) - won, "catch_ups": tally.catch_ups}
 
 
 def fleet_document(snapshot: HostSnapshot) -> dict[str, Json]:

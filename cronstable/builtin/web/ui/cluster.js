@@ -1,6 +1,6 @@
 // The view of the cluster as this node believes it to be.
 
-import { h, icon, put } from "./dom.js";
+import { h, icon } from "./dom.js";
 import { ago, now, span, time, when } from "./format.js";
 
 const PEERS = {
@@ -43,7 +43,7 @@ export class ClusterView {
     const facts = JSON.stringify([cluster, moves[0], handover[0]]);
     if (facts === this.facts && what !== "zone" && this.view.children.length) return;
     this.facts = facts;
-    put(this.view, cluster.enabled ? this.#cards(cluster) : this.#alone());
+    exchange(this.view, (cluster.enabled ? this.#cards(cluster) : [this.#alone()]).filter(Boolean));
   }
 
   /** Once a second: what counts down or grows old. */
@@ -60,7 +60,7 @@ export class ClusterView {
 
   #cards(cluster) {
     const { words, tone, sign } = roleOf(cluster);
-    if (cluster.error) return h("div", { class: "card wide bad" }, h("h2", {}, icon("failed"), "The cluster backend does not work"), h("p", {}, cluster.error), h("p", { class: "dim" }, "Until it does, Leader jobs do not run on this node; PreferLeader and EveryNode jobs do."));
+    if (cluster.error) return [h("div", { class: "card wide bad" }, h("h2", {}, icon("failed"), "The cluster backend does not work"), h("p", {}, cluster.error), h("p", { class: "dim" }, "Until it does, Leader jobs do not run on this node; PreferLeader and EveryNode jobs do."))];
     const names = [
       ["This node", cluster.node_name], ["Leader", cluster.distribution === "spread" ? "each job has its owner" : (cluster.leader ?? "none")], ["Backend", cluster.backend],
       ["Distribution", cluster.distribution], ["Election", cluster.elect_leader ? "on" : "off"],
@@ -69,6 +69,7 @@ export class ClusterView {
       h("div", { class: `card ${tone}` }, h("h2", {}, "Role"), h("p", { class: "big" }, icon(sign), words), list(names)),
       this.#quorum(cluster),
       cluster.lease ? this.#lease(cluster.lease) : null,
+      cluster.claims ? this.#claims(cluster.claims) : null,
       this.#history(),
       cluster.lease ? null : this.#peers(cluster.peers),
     ];
@@ -87,6 +88,12 @@ export class ClusterView {
     return h("div", { class: "card" }, h("h2", {}, "Lease"), h("p", { class: "big" }, lease.holder ?? "not held"), list(rows));
   }
 
+  /** What this node wrote to the claim log since its start. */
+  #claims(claims) {
+    const rows = [["Won", String(claims.won)], ["Not won", String(claims.other)], ["Started late", String(claims.catch_ups)]];
+    return h("div", { class: "card" }, h("h2", {}, "Claims of this node"), list(rows), h("p", { class: "dim" }, "Each occurrence is claimed before it starts, so that no two nodes start it."));
+  }
+
   #history() {
     const { moves } = this.#model;
     return h("div", { class: "card" }, h("h2", {}, "Since this page was opened"), h("h3", {}, "Leadership and quorum"), moves.length ? h("ol", { class: "moves" }, moves.slice(0, 8).map((move) => h("li", {}, time(move.at, when(move.at).slice(11)), ` ${move.words}`))) : h("p", { class: "dim" }, "No change."), this.#handover());
@@ -96,7 +103,7 @@ export class ClusterView {
   #handover() {
     const { handover, reasons } = this.#model;
     const row = ({ reason, job, due }) => h("li", {}, due ? time(due, when(due).slice(11)) : "", " ", h("b", {}, job), `: ${reason === "catch-up" ? "started late" : (reasons[reason] ?? reason)}`);
-    return [h("h3", {}, "Claims"), handover.length ? h("ol", { class: "moves" }, handover.slice(0, 8).map(row)) : h("p", { class: "dim" }, "Nothing was started late or skipped around a handover.")];
+    return [h("h3", {}, "Handover"), handover.length ? h("ol", { class: "moves" }, handover.slice(0, 8).map(row)) : h("p", { class: "dim" }, "Nothing was started late or skipped around a handover.")];
   }
 
   #peers(peers) {
@@ -122,6 +129,20 @@ export function conflictWords(cluster) {
   if (cluster.conflicting_sizes?.length) words.push(`other nodes count ${cluster.conflicting_sizes.join(", ")} members, this one ${cluster.cluster_size}`);
   if (cluster.conflicting_policies?.length) words.push(cluster.conflicting_policies.join(", "));
   return words.join("; ");
+}
+
+/** Put `cards` in the place of those in `view`; one that says the same stays, with what is selected or focused in it. */
+function exchange(view, cards) {
+  cards.forEach((card, index) => {
+    const old = view.children[index];
+    if (!old) view.append(card);
+    else if (!old.isEqualNode(card)) {
+      const held = old.contains(document.activeElement);
+      old.replaceWith(card);
+      if (held) card.querySelector("[tabindex]")?.focus({ preventScroll: true });
+    }
+  });
+  while (view.children.length > cards.length) view.lastChild.remove();
 }
 
 function list(rows) {

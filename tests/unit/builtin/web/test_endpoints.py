@@ -28,6 +28,7 @@ from cronstable.api import (
     RunKey,
     RunRecord,
     StartRun,
+    Tally,
 )
 
 pytestmark = pytest.mark.anyio
@@ -461,6 +462,17 @@ async def test_a_lease_view_has_the_fields_of_its_backend(
     assert (document["cluster_size"], document["quorum"], document["conflict"]) == (1, 1, False)
     assert list(document["lease"]) == expected.split()
     assert document["lease"]["expiry"] == "2027-01-15T08:00:15+00:00"
+    assert document["claims"] == {"won": 0, "other": 0, "catch_ups": 0}
+
+
+async def test_claims_are_counted_in_the_view_also_while_the_view_stands_still(serve: Any, host: Any) -> None:
+    lease = LeaseView("a", "a", NOON + 15, 7, (("path", "/mnt"),))
+    host.set(cluster_configured=True, cluster=ClusterView("filesystem", "a", "v1:x", leader="a", lease=lease))
+    async with serve() as call:
+        await call("GET", "/cluster")
+        host.set(tally=Tally(claims={"won": 3, "taken": 1, "unknown": 1}, catch_ups=2))
+        document = (await call("GET", "/cluster")).json
+    assert document["claims"] == {"won": 3, "other": 2, "catch_ups": 2}
 
 
 @pytest.mark.parametrize("expiry", [1e308, -1e308, float("nan"), float("inf")])
