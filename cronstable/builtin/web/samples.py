@@ -80,17 +80,23 @@ def job_samples(facts: JobFacts) -> Iterator[Sample]:
     if facts.due is not None:
         yield f.NEXT_RUN, name, facts.due
     yield from _last_run(facts)
-    limits = job.options.raw.get("sla")
     late = {one.check for one in facts.late}
-    for check in limits if isinstance(limits, dict) else ():
+    for check in _checks(job):
         yield f.LATE, (job.name, check), check in late
-    for check in limits if isinstance(limits, dict) else ():
+    for check in _checks(job):
         yield f.BREACHES, (job.name, check), tally.breaches.get(check, 0)
     if tally.peak_rss:
         yield f.CPU, (job.name, "user"), tally.cpu_user
         yield f.CPU, (job.name, "system"), tally.cpu_system
         yield f.PEAK_RSS, name, tally.peak_rss
     yield from _last_resources(job.name, facts.last.resources if facts.last is not None else None)
+
+
+def _checks(job: Job) -> list[str]:
+    """The limits that the job has, under the names that reports call them by: without the unit."""
+    limits = job.options.raw.get("sla")
+    given = limits.items() if isinstance(limits, dict) else ()
+    return [key.removesuffix("Seconds") for key, value in given if value is not None]
 
 
 def _last_run(facts: JobFacts) -> Iterator[Sample]:

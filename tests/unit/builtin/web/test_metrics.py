@@ -47,7 +47,7 @@ OPEN = {"Accept": "application/openmetrics-text; version=1.0.0, text/plain;q=0.5
 
 def fill(host: Any, make_job: Any) -> None:
     """A node about which every family has something to say."""
-    host.add(make_job("a", raw={"sla": {"lateAfter": 5}}), make_job("off", enabled=False))
+    host.add(make_job("a", raw={"sla": {"lateAfterSeconds": 5, "maxRuntimeSeconds": None}}), make_job("off", enabled=False))
     used = Resources(cpu_user=1.0, cpu_system=0.5, max_rss=4096, taken=1)
     last = RunRecord(RunKey("r", "a", None), Outcome.SUCCESS, 0, NOON - 2, NOON, 2.0, resources=used)
     store = StoreInfo("filesystem", Topology.SHARED, "/mnt")
@@ -151,6 +151,7 @@ async def test_the_samples_are_what_was_counted(serve: Any, host: Any, make_job:
     assert ("cronstable_job_next_run_timestamp_seconds", (("job_name", "off"),)) not in seen
     assert of("job_late", job_name="a", check="lateAfter") == 1
     assert of("job_sla_breaches_total", job_name="a", check="lateAfter") == 2
+    assert sum(1 for name, _ in seen if name == "cronstable_job_late") == 1
     assert of("decisions_total", verdict="run", reason="leader", final="true") == 4
     assert of("notifier_messages_total", notifier="mail", result="dropped") == 1
     assert of("state_dropped_writes_total", kind="retry") == 2
