@@ -130,6 +130,27 @@ def test_a_full_disk_leaves_no_litter_and_the_store_goes_on_when_there_is_room(b
     assert bench.read() == ["1", "3"]
 
 
+def test_a_full_disk_can_be_trimmed(bench: Bench) -> None:
+    for data in ("1", "2", "3"):
+        bench.append(data)
+    real = bench.node.disk.real.write
+
+    def full(fd: int, data: bytes) -> int:
+        if len(bench.records()) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written: int = real(fd, data)
+        return written
+
+    bench.node.disk.real.write = full
+    with pytest.raises(StoreUnavailable):
+        bench.append("4")
+    bench.run(bench.store.trim("runs/a", 1))
+    assert bench.read() == ["3"]
+    assert (bench.root / "records" / "runs%2Fa" / "low").read_text() == "2\n"
+    bench.append("4")
+    assert bench.read() == ["3", "4"]
+
+
 def test_directories_that_were_removed_below_the_root_are_put_back(bench: Bench) -> None:
     bench.append("0")
     for name in ("records", "docs", "leases", "quarantine", "tmp"):

@@ -21,6 +21,7 @@ from cronstable_fs.seal import MAX_FILE, Damaged, Sealed, seal, unseal
 from cronstable_fs.section import Attempt, Section
 from cronstable_fs.state_layout import DIGITS, LOCK, LOW, MAYBE_EMPTY, NAME, RECORD, StateLayout, is_name
 
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _LENGTH: Final = DIGITS + len(RECORD)
 TRIES: Final = 1000
 """For a number: each failure means that another record landed."""
@@ -241,9 +242,15 @@ class StreamShelf:
         drop = len(excess) == len(names)
         if drop:
             self._mark_empty(directory)
-        self._raise_low(section, directory, int(excess[-1]))
+        try:
+            self._raise_low(section, directory, int(excess[-1]))
+        except OSError as error:
+            # Where nothing can be written no append is on its way either, and what goes makes room to say so.
+            if drop or error.errno not in _NO_ROOM:
+                raise
         for name in excess:
             disk.unlink_present(self._fs, os.path.join(directory, f"{name}{RECORD}"))
+        self._raise_low(section, directory, int(excess[-1]))
 
     def has(self, stream: str, name: str) -> bool:
         """Whether there is such a record."""
