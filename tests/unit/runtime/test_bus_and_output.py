@@ -8,10 +8,16 @@ import anyio
 import pytest
 
 from cronstable.core.events import LeaderChanged, QuorumChanged
-from cronstable.core.runs import RunKey
+from cronstable.core.runs import Line, RunKey
 from cronstable.runtime.bus import BACKLOG, EventBus
 from cronstable.runtime.capture import LineBatch
-from cronstable.runtime.output import FINISHED_RUNS, OutputHub
+from cronstable.runtime.output import (
+    CHARACTERS_OF_FINISHED,
+    CHARACTERS_PER_RUN,
+    FINISHED_RUNS,
+    LONGEST_LINE,
+    OutputHub,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -104,3 +110,52 @@ async def test_old_finished_runs_are_forgotten_and_living_ones_are_not() -> None
     assert [line.text async for line in hub.read(str(FINISHED_RUNS + 4))] == ["x"]
     hub.close("alive")
     assert [line.text async for line in hub.read("alive")] == ["still here"]
+
+
+async def collected(hub: OutputHub, run: str, after: int = 0) -> list[Line]:
+    return [line async for line in hub.read(run, after)]
+
+
+async def test_what_is_kept_of_a_run_is_bounded_in_characters_as_well_and_its_last_line_is_kept_whatever_it_is() -> (
+    None
+):
+    hub = OutputHub()
+    hub.open("r")
+    for number in range(1, 201):
+        hub.extend("r", batch("r", number, "x" * 10_000))
+    hub.extend("r", batch("r", 201, "y" * (LONGEST_LINE + 5)))
+    hub.close("r")
+    kept = await collected(hub, "r")
+    assert sum(len(line.text) for line in kept) <= CHARACTERS_PER_RUN
+    assert kept[-1].text == "y" * LONGEST_LINE + " [.... 5 characters more]"
+    assert [line.number for line in kept] == list(range(kept[0].number, 202))
+    assert kept[0].number > 50
+
+
+async def test_finished_runs_are_forgotten_oldest_first_when_they_are_large_together_and_living_ones_never() -> None:
+    hub = OutputHub()
+    hub.open("lives")
+    hub.extend("lives", batch("lives", 1, "here"))
+    runs = [f"r{n}" for n in range(CHARACTERS_OF_FINISHED // CHARACTERS_PER_RUN + 3)]
+    for run in runs:
+        hub.open(run)
+        for number in range(1, 21):
+            hub.extend(run, batch(run, number, "x" * (LONGEST_LINE - 1)))
+        hub.close(run)
+    sizes = [len(await collected(hub, run)) for run in runs]
+    assert sizes[0] == 0
+    assert sizes[-1] > 0
+    assert sizes == sorted(sizes)
+    hub.close("lives")
+    assert [line.text for line in await collected(hub, "lives")] == ["here"]
+
+
+async def test_a_reader_takes_hold_of_few_lines_at_once_and_misses_none() -> None:
+    hub = OutputHub()
+    hub.open("r")
+    hub.extend("r", batch("r", 1, *[str(n) for n in range(1, 1_001)]))
+    hub.close("r")
+    assert [line.number for line in await collected(hub, "r", after=3)] == list(range(4, 1_001))
+    assert await collected(hub, "r", after=1_000) == []
+    assert await collected(hub, "r", after=5_000) == []
+    assert await collected(hub, "unknown") == []
