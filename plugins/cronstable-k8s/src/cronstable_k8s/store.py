@@ -98,6 +98,7 @@ class KubernetesLeaseStore:
         self._looked = -math.inf
         self._followed = False
         self._no_watch_before = -math.inf
+        self._forbidden = 0
         self._unpacked: tuple[str | None, log.Log] = (None, log.Log())
 
     # -- LeaseStore
@@ -366,6 +367,7 @@ class KubernetesLeaseStore:
         begun = self._host.clock.now().boot
         try:
             async with self._leases.watch(base.version, self._watch) as changes:
+                self._forbidden = 0
                 async for found in changes:
                     self._base = found
                     self._looked = self._host.clock.now().boot
@@ -374,7 +376,9 @@ class KubernetesLeaseStore:
             if self._host.clock.now().boot < begun + AT_ONCE:
                 raise StoreUnavailable("the watch ended at once")
         except NotAllowed:
-            self._give_up_watching(NO_WATCH, "the role allows no watch")
+            # An apiserver that has just started forbids everything for a moment.
+            self._forbidden += 1
+            self._give_up_watching(self._ttl if self._forbidden == 1 else NO_WATCH, "the role allows no watch")
         except StoreUnavailable as error:
             self._give_up_watching(self._ttl, str(error))
         return False
