@@ -36,7 +36,7 @@ TYPES: Final = {
     TEXT: "text/plain; version=0.0.4; charset=utf-8",
     OPEN_METRICS: "application/openmetrics-text; version=1.0.0; charset=utf-8",
 }
-FRESH: Final = 0.1
+FRESH: Final = 0.5
 """Seconds for which a page is sent again as it is."""
 OFF_LOOP: Final = 20.0
 GZIP_FROM: Final = 1024
