@@ -66,6 +66,9 @@ IDLE: Final[Seconds] = 30.0
 """Without a claim log there is nothing to do; a change of leadership wakes the loop."""
 PAUSE: Final[Seconds] = 0.2
 """Between two tries at a store that does not answer, or shows less than it must have."""
+SILENT: Final[Seconds] = 2.0
+"""The same once it was silent before, give or take a fifth: all nodes of a fleet ask the same store, and each of them
+for its lease as well (DESIGN 6, L4)."""
 STOP_WITHIN: Final[Seconds] = 3.0
 STAND_DOWN: Final[Seconds] = 60.0
 REOPEN_AFTER: Final[Seconds] = 5.0
@@ -316,7 +319,7 @@ class ClaimsDriver:
         self._revive(session)
         if claim_log.is_open(session.state) and not await session.handover.look():
             # A run of the node before may still be under way: whom it blocks is not known yet.
-            await self._clock.sleep(PAUSE)
+            await self._breathe(session, answered=False)
             return True
         commands = self._feed(session, Ready(self._ids.token(8), self._wants(session)))
         for command in commands:
@@ -400,12 +403,13 @@ class ClaimsDriver:
                     self._feed(session, Looked(span))
                 term = session.state.term
                 if span is None or (term is not None and term.doubt is not None):
-                    await self._clock.sleep(PAUSE)
+                    await self._breathe(session, answered=span is not None)
             case Read(number):
                 answer = await session.claims.read(number)
                 if answer is None:
-                    await self._clock.sleep(PAUSE)
+                    await self._breathe(session, answered=False)
                 else:
+                    session.silent = 0
                     await self._all(session, self._feed(session, Found(number, answer[0])))
             case Append(number, data):
                 await self._append(session, number, data)
@@ -443,8 +447,9 @@ class ClaimsDriver:
         if isinstance(appended, Unknown):
             self._alarm("unknown", "the claim log did not answer; the same claim is sent again until it does")
         if isinstance(appended, Unknown):
-            await self._clock.sleep(PAUSE)
+            await self._breathe(session, answered=False)
             return
+        session.silent = 0
         session.crowded = session.crowded or isinstance(appended, Full)
         low = claim_log.trimmable(session.state)
         if low >= session.trimmed + (1 if session.crowded else TRIM_EVERY):
@@ -452,6 +457,14 @@ class ClaimsDriver:
             session.trimmed, session.crowded = low, False
         if isinstance(appended, Full):
             await self._clock.sleep(PAUSE)
+
+    async def _breathe(self, session: Session, *, answered: bool) -> None:
+        """Before the next try. One answer may get lost; a store that stays silent is asked less often."""
+        session.silent = 0 if answered else session.silent + 1
+        if session.silent < 2:
+            await self._clock.sleep(PAUSE)
+        else:
+            await self._clock.sleep(SILENT * (0.8 + 0.4 * int(self._ids.token(1), 16) / 255))
 
     def _skipped(self, skips: Iterable[Skip]) -> None:
         for skip in skips:

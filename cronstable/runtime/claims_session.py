@@ -30,6 +30,7 @@ class Session:
         self.term: HeldTerm | None = None
         self.trimmed = 0
         self.crowded = False
+        self.silent = 0
         self.over_since: float | None = None
         self.left = Wants()
         self.swept_at = float("-inf")

@@ -359,6 +359,21 @@ def test_an_outage_of_the_store_delays_and_loses_nothing() -> None:
     run_virtual(story)
 
 
+def test_a_store_that_stays_silent_is_asked_twice_a_second_and_hardly_more_while_a_term_runs_out() -> None:
+    async def story() -> None:
+        async with fleet() as f:
+            node = await f.node("a")
+            await f.until_wall(5)
+            node.down = True
+            for second in range(5, 40):
+                before, led = node.writes.total(), node.leads
+                await f.until_wall(second + 1)
+                # A leader still tries to get its claims through; its term ends within four seconds.
+                assert node.writes.total() - before <= (3 if led else 2), f"in second {second}"
+
+    run_virtual(story)
+
+
 def test_what_an_outage_longer_than_the_window_lost_is_said_and_nothing_else() -> None:
     async def story() -> None:
         async with fleet(jobs=(job("tick", "*/10 * * * * * *"),)) as f:
