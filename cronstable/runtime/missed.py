@@ -38,8 +38,9 @@ from cronstable.runtime.scheduler import Scheduler
 from cronstable.runtime.state import StateKeeper
 
 LOOK_EVERY: Final[Seconds] = 1.0
+EAGER: Final[Seconds] = 60.0
 IDLE: Final[Seconds] = 15.0
-"""Between two looks when nothing is owed: a job that a reload brought gets its first watermark this late."""
+"""Between two looks later on: a job that a reload brought gets its first watermark this late."""
 ABREAST: Final = 16
 """Jobs that catch up at the same time; each one starts its runs one after the other."""
 KEPT: Final = KEEP[WriteKind.CHECKPOINT]
@@ -161,8 +162,14 @@ class MissedRuns:
                 for name in self._ready():
                     self._busy.add(name)
                     tasks.start_soon(self._catch_up, name)
-                await self._clock.sleep(LOOK_EVERY if self._gaps or self._is_behind() else IDLE)
+                await self._clock.sleep(LOOK_EVERY if self._is_eager() else IDLE)
             tasks.cancel_scope.cancel()
+
+    def _is_eager(self) -> bool:
+        """Soon after the start; who only follows then, with the gaps of thousands of jobs, looks at them rarely."""
+        if self._busy or self._is_behind():
+            return True
+        return bool(self._gaps) and self._clock.now().boot < self._boot + EAGER
 
     def _notice_leader(self) -> None:
         if self._led_at is None and self._cluster.elects:
@@ -258,6 +265,9 @@ class MissedRuns:
             if job is None or not job.options.enabled or not self._watches(job):
                 # Nothing is owed for what was removed or disabled (claims.md 13).
                 del self._gaps[name]
+                if job is not None and name in self._checkpoints:
+                    now = int(self._clock.now().wall)
+                    self._mark(job, Checkpoint(definition(job), max(self._checkpoints[name].through, now)))
                 continue
             if len(self._busy) >= ABREAST or name in self._busy:
                 continue

@@ -360,6 +360,24 @@ def test_a_changed_schedule_and_a_disabled_job_owe_nothing() -> None:
     assert live(contents, [on], NOON + 7450, 30).caught_up() == [NOON + 7440]
 
 
+def test_a_job_that_is_disabled_while_its_catch_up_waits_owes_nothing_any_more() -> None:
+    contents, one = Contents(), job(onMissed="run-once", catchupJitterSeconds=100_000)
+    live(contents, [one], NOON - 30, 50)
+
+    async def disable(world: World) -> None:
+        await world.clock.sleep(10)
+        off = job(onMissed="run-once", catchupJitterSeconds=100_000, enabled=False)
+        world.jobs = [off]
+        world.scheduler.load([off])
+
+    live(contents, [one], NOON + 3610, 40, disable)
+    found = checkpoint(contents)
+    assert found is not None
+    assert found.gap is None
+    eager = job(onMissed="run-once")
+    assert live(contents, [eager], NOON + 3655, 4).caught_up() == []
+
+
 def test_under_an_election_the_owner_catches_up_and_who_comes_after_it_finds_that_done() -> None:
     contents, one = Contents(), job(schedule="*/10 * * * *", onMissed="run-once")
 
