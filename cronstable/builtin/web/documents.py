@@ -14,7 +14,7 @@ import anyio.lowlevel
 from cronstable.api import ClusterView, EpochSeconds, HostSnapshot, Job, Json, LiveRun, Pause, RunRecord, Seconds
 from cronstable.builtin.web.shapes import claims_entry, cluster_document, dumps, job_parts
 
-FRESH: Final[Seconds] = 0.5
+FRESH: Final[Seconds] = 0.2
 """A rendered list whose facts have not changed is sent again for this long; its countdowns are that old at most."""
 
 AT_ONCE: Final = 20
