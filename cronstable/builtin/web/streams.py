@@ -61,13 +61,17 @@ class Streams:
         for scope in tuple(self._scopes):
             scope.cancel()
 
+    def admit(self) -> None:
+        """503 when there can be no further one."""
+        if self._ended or len(self._scopes) >= MOST:
+            fail(503, "the service is stopping" if self._ended else f"{MOST} streams are open, which is the most")
+
     async def serve(self, request: web.Request, source: Source) -> web.StreamResponse:
         """Send what ``source`` gives until it ends, the reader leaves or falls too far behind, or the service stops."""
         headers = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return web.Response(headers=headers)
-        if self._ended or len(self._scopes) >= MOST:
-            fail(503, "the service is stopping" if self._ended else f"{MOST} streams are open, which is the most")
+        self.admit()
         response = web.StreamResponse(headers=headers)
         response.force_close()
         with anyio.CancelScope() as scope:

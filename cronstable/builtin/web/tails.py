@@ -81,6 +81,8 @@ class Tails:
         run, after = wanted_run(snapshot, job, request.query.get("run"), request.headers.get("Last-Event-ID", ""))
         if request.method == "HEAD":
             return await self._streams.serve(request, _Nothing())
+        # Here as well: what is raised within a task group comes out of it as another exception.
+        self._streams.admit()
         async with anyio.create_task_group() as tasks:
             tail = Tail(self._site.host, self._written, Place(run, after), _record(snapshot, job.name, run))
             tasks.start_soon(tail.follow)

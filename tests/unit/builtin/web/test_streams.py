@@ -286,7 +286,9 @@ async def test_more_streams_than_there_may_be_are_refused(
     async with serve() as call, stream(call, "/events") as first:
         await first.event()
         refused = await call("GET", "/events")
+        tail = await call("GET", "/jobs/a/logs")
     assert (refused.status, refused.json) == (503, {"error": "1 streams are open, which is the most"})
+    assert (tail.status, tail.json) == (refused.status, refused.json)
 
 
 def decided(verdict: Verdict, reason: Reason, provisional: bool = False) -> Decided:
