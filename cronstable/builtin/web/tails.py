@@ -61,7 +61,7 @@ class Tails:
             "/jobs/{name}/logs",
             self.logs,
             "The output of a run as it comes",
-            (200, 400, 404),
+            (200, 400, 404, 503),
             media=(EVENTS,),
             query=(run,),
         )
@@ -70,7 +70,7 @@ class Tails:
             "/events",
             self.events,
             "What happens on this node as it happens",
-            (200, 400),
+            (200, 400, 503),
             media=(EVENTS,),
             query=(kinds,),
         )

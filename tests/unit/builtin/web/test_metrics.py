@@ -47,7 +47,9 @@ OPEN = {"Accept": "application/openmetrics-text; version=1.0.0, text/plain;q=0.5
 
 def fill(host: Any, make_job: Any) -> None:
     """A node about which every family has something to say."""
-    host.add(make_job("a", raw={"sla": {"lateAfterSeconds": 5, "maxRuntimeSeconds": None}}), make_job("off", enabled=False))
+    host.add(
+        make_job("a", raw={"sla": {"lateAfterSeconds": 5, "maxRuntimeSeconds": None}}), make_job("off", enabled=False)
+    )
     used = Resources(cpu_user=1.0, cpu_system=0.5, max_rss=4096, taken=1)
     last = RunRecord(RunKey("r", "a", None), Outcome.SUCCESS, 0, NOON - 2, NOON, 2.0, resources=used)
     store = StoreInfo("filesystem", Topology.SHARED, "/mnt")
