@@ -15,7 +15,13 @@ from cronstable_k8s.settings import parse
 from cronstable.api import Grant, Held, Holder, PluginError, Seen, StoreUnavailable, Vacant, Won
 from cronstable.runtime.system import SystemClock
 
-pytestmark = [pytest.mark.integration, pytest.mark.kubernetes, pytest.mark.anyio]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.kubernetes,
+    pytest.mark.anyio,
+    # A TLS handshake with a server that is just going down leaves its socket to the garbage collector (anyio, httpx).
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 A, B = Holder("node-a", "aaaaaaaaaaaa"), Holder("node-b", "bbbbbbbbbbbb")
 PATIENCE = 60.0
