@@ -88,7 +88,13 @@ def test_the_log_goes_on_with_the_next_run_that_the_schedule_starts(node: Any, o
     expect(page.locator(".lines")).to_contain_text("tick")
     expect(page.locator(".s-note").first).to_contain_text("run ")
     page.get_by_role("tab", name="History").click()
-    expect(page.locator("#panel tbody tr").first).to_contain_text("schedule")
+    expect(page.locator("#panel .windows")).to_contain_text("1 h")
+    oldest = page.locator("#panel .scroll tbody tr").last
+    expect(oldest).to_contain_text("schedule")
+    run = oldest.locator("button").inner_text()
+    oldest.locator("button").click()
+    expect(page.locator(".which")).to_have_text(f"Run {run}: the output is complete.")
+    expect(page.locator(".lines .what")).to_have_text(["tick"])
 
 
 def test_the_drawer_tells_history_schedule_and_why(node: Any, open_page: Any) -> None:
@@ -97,7 +103,7 @@ def test_the_drawer_tells_history_schedule_and_why(node: Any, open_page: Any) ->
     expect(panel).to_contain_text("Europe/Berlin")
     page.locator("#drawer").get_by_role("button", name="Run now").click()
     page.get_by_role("tab", name="History").click()
-    expect(panel.locator("tbody tr")).to_contain_text("manual")
+    expect(panel.locator(".scroll tbody tr")).to_contain_text("manual")
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Schedule")).to_be_focused()
     expect(panel).to_contain_text("at 02:30 on day 28 of the month in March")

@@ -24,6 +24,7 @@ export class Drawer {
   #acts;
   #name = null;
   #tab = "log";
+  #only = null;
   #log = null;
   #from = null;
   #made = null;
@@ -40,11 +41,11 @@ export class Drawer {
     return this.#name;
   }
 
-  /** Show a job; the focus goes to the drawer unless it is there already. */
-  open(name, tab) {
+  /** Show a job, or the log of one of its runs; the focus goes to the drawer unless it is there already. */
+  open(name, tab, run) {
     const known = TABS.some(([key]) => key === tab) ? tab : "log";
     if (this.#name === name) {
-      if (this.#tab !== known) this.#turnTo(known);
+      if (this.#tab !== known || this.#only !== run) this.#turnTo(known, run);
       return;
     }
     if (this.#element.hidden) this.#from = document.activeElement;
@@ -52,6 +53,7 @@ export class Drawer {
     this.#log = null;
     this.#name = name;
     this.#tab = known;
+    this.#only = run;
     this.#made = null;
     this.#element.hidden = false;
     document.body.classList.add("with-drawer");
@@ -125,10 +127,11 @@ export class Drawer {
     }, words);
   }
 
-  #turnTo(tab) {
+  #turnTo(tab, run) {
     this.#log?.close();
     this.#log = null;
     this.#tab = tab;
+    this.#only = run;
     for (const button of this.tabs.children) {
       const chosen = button.id === `tab-${tab}`;
       button.setAttribute("aria-selected", String(chosen));
@@ -157,7 +160,7 @@ export class Drawer {
   async #fill() {
     const [name, tab, panel] = [this.#name, this.#tab, this.panel];
     if (tab === "log") {
-      this.#log = new Log(this.#api, name);
+      this.#log = new Log(this.#api, name, this.#only);
       put(panel, this.#log.open());
       return;
     }
@@ -172,12 +175,13 @@ export class Drawer {
   // -- history --------------------------------------------------------------------------------------------------------
 
   async #history() {
-    const { runs, stats } = await this.#api.get(jobPath(this.#name, "/runs"));
+    const [{ runs, stats }, trends] = await Promise.all([this.#api.get(jobPath(this.#name, "/runs")), this.#api.get(jobPath(this.#name, "/trends"))]);
     if (!runs.length) return h("p", { class: "empty" }, "No run yet on this node.");
     const rate = stats.success_rate === null ? "–" : `${(stats.success_rate * 100).toFixed(stats.success_rate === 1 ? 0 : 1)} %`;
     return [
       h("dl", { class: "figures" }, figure("Success", rate), figure("Runs", String(stats.total)), figure("Shortest", took(stats.min_duration)), figure("Average", took(stats.avg_duration)), figure("Longest", took(stats.max_duration)), stats.max_rss_bytes === null ? null : figure("Memory at most", bytes(stats.max_rss_bytes))),
       bars(runs),
+      windows(trends),
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Runs" },
         h("table", { class: "plain" },
           h("thead", {}, h("tr", {}, ["When", "Outcome", "Took", "By", "Reason"].map((words) => h("th", { scope: "col" }, words)))),
@@ -190,7 +194,7 @@ export class Drawer {
     const reason = run.skip_reason ? this.#because(run.skip_reason) : run.fail_reason && run.fail_reason !== run.outcome ? run.fail_reason : "";
     const by = run.trigger ? `${run.trigger}${run.attempt ? ` (attempt ${run.attempt})` : ""}` : "";
     return h("tr", {},
-      h("td", {}, time(at), run.run_id ? h("div", { class: "dim mono" }, run.run_id) : null),
+      h("td", {}, time(at), run.run_id ? h("div", {}, h("button", { type: "button", class: "name mono", title: "the log of this run", on: { click: () => this.#acts.show(this.#name, "log", run.run_id) } }, run.run_id)) : null),
       h("td", {}, chip(OUTCOMES[run.outcome] ?? "unknown"), h("span", { class: "dim" }, run.outcome === "success" || run.outcome === "skipped" || run.outcome === "cancelled" ? "" : ` ${exit(run)}`)),
       h("td", { class: "number" }, took(run.duration)),
       h("td", {}, by, h("div", { class: "dim" }, run.node ?? "")),
@@ -266,6 +270,15 @@ export class Drawer {
 
 function figure(name, value) {
   return h("div", {}, h("dt", {}, name), h("dd", {}, value));
+}
+
+/** How often it went well, by how far back one looks. */
+function windows({ windows: found, source }) {
+  const rows = Object.entries(found).filter(([, stats]) => stats.total);
+  return h("table", { class: "plain windows" },
+    h("caption", { class: "dim" }, source === "durable" ? "From the state store, of all nodes that share it" : "Of this node, since it was started"),
+    h("thead", {}, h("tr", {}, ["Last", "Runs", "Success", "Average", "Longest"].map((words) => h("th", { scope: "col" }, words)))),
+    h("tbody", {}, rows.map(([window, stats]) => h("tr", {}, h("th", { scope: "row" }, window === "all" ? "everything" : window.replace(/(\d+)/, "$1 ")), h("td", {}, String(stats.total)), h("td", {}, stats.success_rate === null ? "–" : `${(stats.success_rate * 100).toFixed(1)} %`), h("td", {}, took(stats.avg_duration)), h("td", {}, took(stats.max_duration))))));
 }
 
 /** One bar a run, oldest first; its height is how long it took. */

@@ -11,6 +11,7 @@ const STILL = 40; // px from the end within which the log counts as followed
 export class Log {
   #api;
   #name;
+  #only;
   #ending = null;
   #lines = []; // { number, stream, line, at, element }
   #waiting = [];
@@ -22,9 +23,11 @@ export class Log {
   #over = false;
   #frame = 0;
 
-  constructor(api, name) {
+  /** `only`: the id of the run to show; null for the one that lives or was the last, and then those that follow. */
+  constructor(api, name, only) {
     this.#api = api;
     this.#name = name;
+    this.#only = only;
   }
 
   /** The elements; the stream is open until `close`. */
@@ -56,7 +59,7 @@ export class Log {
 
   /** A run of the job began: go on with it when the one before is over. */
   started() {
-    if (this.#over && this.following.checked) this.begin();
+    if (this.#only === null && this.#over && this.following.checked) this.begin();
   }
 
   /** Read the run that lives, or the last one. */
@@ -67,7 +70,7 @@ export class Log {
     const { signal } = this.#ending;
     const hear = (message) => this.#hear(message);
     const state = (ok) => { if (!ok) text(this.which, "Connection lost; coming back…"); };
-    this.#api.follow(jobPath(this.#name, "/logs"), { signal, hear, state }).catch((error) => text(this.which, `No log: ${error.message}`));
+    this.#api.follow(jobPath(this.#name, `/logs${this.#only === null ? "" : `?run=${encodeURIComponent(this.#only)}`}`), { signal, hear, state }).catch((error) => text(this.which, `No log: ${error.message}`));
   }
 
   #hear({ event, data }) {
@@ -88,7 +91,7 @@ export class Log {
     if (run && this.#run && run !== this.#run && this.#lines.length + this.#waiting.length) this.#add({ number: "", stream: "note", line: `run ${run}${startedAt ? ` of ${when(startedAt)}` : ""}` });
     else this.#clear(); // another run, or the same one from its first line
     this.#run = run;
-    text(this.which, run ? `${this.#called()}: live` : "No run yet.");
+    text(this.which, run ? `${this.#called()}: ${this.#only === null ? "live" : "reading"}` : "No run yet.");
   }
 
   #called() {

@@ -28,27 +28,27 @@ let current = null;
 let waitsForG = false;
 let asking = false;
 
-// -- where we are: #/jobs, #/cluster, #/jobs/job/NAME/TAB -------------------------------------------------------------
+// -- where we are: #/jobs, #/cluster, #/jobs/job/NAME/TAB, #/jobs/job/NAME/log/RUN -------------------------------------------------------------
 
-function go(view, job = null, tab = null) {
-  const hash = `#/${view}${job === null ? "" : `/job/${encodeURIComponent(job)}/${tab ?? "log"}`}`;
+function go(view, job = null, tab = null, run = null) {
+  const hash = `#/${view}${job === null ? "" : `/job/${encodeURIComponent(job)}/${tab ?? "log"}`}${run === null ? "" : `/${encodeURIComponent(run)}`}`;
   if (location.hash !== hash) history.pushState(null, "", hash);
   route();
 }
 
-function show(name, tab) {
-  go(current, name, tab);
+function show(name, tab, run = null) {
+  go(current, name, tab, run);
 }
 
 function route() {
-  const [, name, , job, tab] = location.hash.split("/");
+  const [, name, , job, tab, run] = location.hash.split("/");
   const view = Object.hasOwn(views, name) ? name : "jobs";
   if (view !== current) {
     current = view;
     put(at("main"), views[view].open());
     for (const link of at("views").children) link.setAttribute("aria-current", link.dataset.view === view ? "page" : "false");
   }
-  if (job) drawer.open(decoded(job), tab);
+  if (job) drawer.open(decoded(job), tab, run ? decoded(run) : null);
   else drawer.close();
   views.jobs.refresh("jobs");
   titled();

@@ -29,7 +29,7 @@ export class TimelineView {
   open() {
     this.#activity = null;
     this.#count = 0;
-    this.all = h("div", { class: "strip all", role: "img" });
+    this.all = h("div", { class: "strip all", role: "img", "aria-label": "all jobs: not known yet" });
     this.scale = h("div", { class: "scale", "aria-hidden": "true" });
     this.note = h("p", { class: "dim", role: "status" }, "Looking…");
     this.body = h("div", { role: "rowgroup", class: "rows" });
