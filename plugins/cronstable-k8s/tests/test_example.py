@@ -85,6 +85,7 @@ def test_three_replicas_run_as_nobody_on_a_read_only_root(name: str) -> None:
     assert {variable["name"] for variable in container["env"]} == {"POD_NAME"}
     mount = next(mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "config")
     assert container["args"][1].startswith(f"{mount}/")
+    assert int(container["args"][3]) < pod["terminationGracePeriodSeconds"], "--shutdown-grace, or SIGKILL comes first"
     assert Path(container["args"][1]).name in the("ConfigMap")["data"]
 
 
