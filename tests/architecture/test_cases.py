@@ -25,7 +25,7 @@ ELSEWHERE = MappingProxyType(
         ),
         "exec-lock-loss-reacquired": (
             FAILOVER,
-            "test_a_daemon_that_loses_leadership_can_win_it_again_without_a_restart",
+            "test_a_retry_is_abandoned_by_a_node_that_lost_the_job_while_it_waited_and_the_node_can_lead_again",
         ),
         "exec-reboot-once": (ONE_DAEMON, "test_reboot_runs_once_and_not_again_on_reload"),
         "reload-configmap-symlink-swap": (
@@ -64,7 +64,7 @@ ALIKE_ELSEWHERE = MappingProxyType(
     {
         "lock-loss-reacquired": (
             (FAILOVER, "test_a_leader_frozen_past_its_lease_starts_nothing_when_it_wakes"),
-            (FAILOVER, "test_a_shared_directory_that_vanishes_closes_the_gate_and_its_return_opens_it"),
+            (FAILOVER, "test_a_store_that_is_away_for_ten_seconds_closes_the_gate_and_its_return_makes_everything_up"),
         )
     }
 )
