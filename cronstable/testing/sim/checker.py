@@ -90,7 +90,6 @@ class Checker:
         self._last_claim: dict[tuple[str, EpochSeconds], _Claim] = {}
         self._deadlines: dict[str, float] = {}
         self._fence = 0
-        self._opens = 0
         self._head: Head | None = None
         self._floor: EpochSeconds | None = None
         self._asked: dict[str, list[float]] = {}
@@ -115,6 +114,10 @@ class Checker:
         """The store broke its word (a lease that was deleted or dropped): S1 is not promised for a while (DESIGN 6)."""
         self._excused = max(self._excused, self._world.engine.at + seconds)
 
+    def _is_excused(self) -> bool:
+        """Whether a second leader may stand beside the first one for now."""
+        return self._world.engine.at < self._excused
+
     def froze(self, node: Node) -> None:
         """The clocks of a node stood still: what it may do by them it does late, and no clock of its own can tell."""
         self._froze[node.name] = self._world.engine.at
@@ -122,7 +125,7 @@ class Checker:
 
     def leaders(self) -> None:
         """S1: at most one node may act as leader at this instant."""
-        if self._world.engine.at < self._excused:
+        if self._is_excused():
             return
         found = [
             node.name
@@ -190,7 +193,7 @@ class Checker:
         if lease.record.holder == process.lease.state.me:
             self.gone()
             if process.claims is not None and process.claims.settled:
-                process.released = self._opens
+                process.released = self.counts.terms
 
     def appended(self, node: Node, number: int, data: bytes) -> None:
         """A record landed. S3 and S4 for terms, and what it claims and skips."""
@@ -202,7 +205,6 @@ class Checker:
             if self._floor is None:
                 self._floor = head.floor
             self._head = head
-            self._opens += 1
         elif before is None or head.term != before.term:
             self.violate("S4", f"{node.name} appended {number} in a term that a newer one had ended")
         process = node.process
@@ -233,7 +235,7 @@ class Checker:
         same_term = claim.fence == self._world.network.lease.last_fence
         if claim.head.token == head.token and (claim.answered or same_term):
             self.violate("L2", f"{node.name} gave up its own claim of {job} {self._text(at)}")
-        elif claim.process.released == self._opens - 1:
+        elif claim.process.released == self.counts.terms - 1:
             self.violate("L2", f"the claim of {job} {self._text(at)} was lost in an orderly stop")
 
     def answered(self, record: Record) -> None:
@@ -274,7 +276,7 @@ class Checker:
         claim = self._claims.get(key.run_id)
         if claim is None or (claim.job, claim.at, claim.attempt) != (job.name, at, key.attempt):
             self.violate("S2", f"{node.name} started {what} without a claim in the log")
-        elif claim.given_up and self._froze.get(node.name, -1.0) < claim.landed:
+        elif claim.given_up and self._froze.get(node.name, -1.0) < claim.landed and not self._is_excused():
             self.violate("S2", f"{node.name} started {what} after it was written off")
         others = [name for attempt, name in before if attempt == key.attempt]
         if others:

@@ -85,6 +85,7 @@ class ClaimsSide:
         self.horizon = Horizon(world.window)
         self._term: HeldTerm | None = None
         self._trimmed = 0
+        self._crowded = False
         self._over_since: float | None = None
         self._left = Wants()
         self._swept_at = float("-inf")
@@ -116,8 +117,12 @@ class ClaimsSide:
 
     def retry(self, job: Job, scheduled_at: EpochSeconds, attempt: int, first_run_id: str) -> bool:
         """See ``ClaimsDriver.retry``."""
-        if not is_claimable(job) or not self.may_work():
+        prefers = job.options.cluster_policy is ClusterPolicy.PREFER_LEADER
+        if not is_claimable(job) or (prefers and not self._quorate()):
             return False
+        if self._closing:
+            self._process.runs.retry_refused(job.name)
+            return True
         key = (job.name, scheduled_at, attempt)
         self._retries[key] = first_run_id
         self._swept_at = float("-inf")
@@ -171,6 +176,8 @@ class ClaimsSide:
 
     def _follow_term(self) -> None:
         term = self.door.term
+        if term is None:
+            self._refuse_retries()
         if term is None or self._term is None or term.fence != self._term.fence:
             if self._term is not None:
                 self.horizon.forget_waiting()
@@ -285,7 +292,8 @@ class ClaimsSide:
             case Refused(starts, reason):
                 for start in starts:
                     if self._retries.pop(_key(start), None) is not None:
-                        self._process.runs.retry_refused(start.job)
+                        runs = self._process.runs
+                        (runs.retry_spent if reason == Reason.CLAIM_TAKEN else runs.retry_refused)(start.job)
                     elif start.attempt == 0:
                         self._record(start.job, start.at, Decision(Verdict.DEFER, Reason(reason)))
             case Logged(skips):
@@ -316,13 +324,16 @@ class ClaimsSide:
         yield from self._all(commands)
         if isinstance(appended, Unknown):
             self._world.alarm(self._node, "unknown", "the claim log did not answer")
-        if isinstance(appended, Unknown | Full):
+        if isinstance(appended, Unknown):
             yield from pause(self._node, PAUSE)
             return
+        self._crowded = self._crowded or isinstance(appended, Full)
         low = claim_log.trimmable(self.state)
-        if low >= self._trimmed + TRIM_EVERY:
+        if low >= self._trimmed + (1 if self._crowded else TRIM_EVERY):
             yield from self.door.trim(low)
-            self._trimmed = low
+            self._trimmed, self._crowded = low, False
+        if isinstance(appended, Full):
+            yield from pause(self._node, PAUSE)
 
     def _record(self, name: str, at: EpochSeconds, decision: Decision) -> None:
         self._process.runs.record(self._world.jobs[name], at, decision)
@@ -468,7 +479,7 @@ class ClaimsSide:
                 yield from pause(self._node, PAUSE)
         if self._term is not None:
             yield from self.handover.leave()
-        self.settled = self.state.flight is None
+        self.settled = self.state.flight is None and claim_log.is_open(self.state)
         self.state, ids = claim_log.give_back(self.state)
         self._lease.given_back = ids
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 from cronstable.core import unfinished
 from cronstable.core.clock import Seconds
 from cronstable.core.job import ConcurrencyPolicy, Job
-from cronstable.core.store import Fenced, Span, Unknown, Won
+from cronstable.core.store import Fenced, Full, Span, Unknown, Won
 from cronstable.core.unfinished import Entry, Watch
 from cronstable.plugin.protocols import HeldTerm
 from cronstable.runtime.handover import LOOK_EVERY, LOOK_OFTEN
 from cronstable.testing.sim.engine import Ask, Reply, Steps, pause
+from cronstable.testing.sim.faults import How
 
 if TYPE_CHECKING:
     from cronstable.testing.sim.node import LeaseSide, Process
@@ -45,6 +46,8 @@ class Door:
         checker, network, engine = world.checker, world.network, world.engine
 
         def commit() -> object:
+            if How.FULL in network.wrong:
+                return Full(world.wall())
             answer = store.commit_append(grant, number, record)
             if isinstance(answer, Won):
                 network.landed[number] = engine.at

@@ -46,6 +46,7 @@ class How(StrEnum):
     EXPIRED_EARLY = "lease expires early"
     KEPT = "lease kept too long"
     LAGS = "fresh records are not seen"
+    FULL = "the claim log has no room"
 
 
 VARIANTS: Final[dict[Kind, tuple[How, ...]]] = {
@@ -64,6 +65,7 @@ VARIANTS: Final[dict[Kind, tuple[How, ...]]] = {
         How.EXPIRED_EARLY,
         How.KEPT,
         How.LAGS,
+        How.FULL,
     ),
 }
 

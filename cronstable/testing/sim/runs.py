@@ -249,6 +249,10 @@ class RunsSide:
         """See ``Retries.refused``."""
         self._ladder(name, retry.Refused(None, Answer.NOT_NOW))
 
+    def retry_spent(self, name: str) -> None:
+        """See ``Retries.spent``."""
+        self._ladder(name, retry.Spent())
+
     def stop_retries(self) -> None:
         """See ``Retries.stop``."""
         for name in tuple(self._ladders):
