@@ -78,7 +78,7 @@ export class ClusterView {
   #quorum(cluster) {
     const good = cluster.peers.filter((peer) => peer.status === "agreed" || peer.status === "self").length;
     const rows = cluster.lease
-      ? [["Fresh contact with the store", cluster.quorate ? "yes" : "no"]]
+      ? [["Store", cluster.quorate ? "answers" : "no fresh contact"]]
       : [["Nodes", String(cluster.cluster_size)], ["Needed", String(cluster.quorum)], ["In agreement", String(good + (cluster.peers.some((peer) => peer.status === "self") ? 0 : 1))]];
     return h("div", { class: `card ${cluster.quorate ? "good" : "bad"}` }, h("h2", {}, "Quorum"), h("p", { class: "big" }, icon(cluster.quorate ? "ok" : "warn"), cluster.quorate ? "quorate" : "not quorate"), list([...rows, ["Job set", h("code", { title: cluster.job_set_id }, short(cluster.job_set_id))]]));
   }
@@ -96,7 +96,9 @@ export class ClusterView {
 
   #history() {
     const { moves } = this.#model;
-    return h("div", { class: "card" }, h("h2", {}, "Since this page was opened"), h("h3", {}, "Leadership and quorum"), moves.length ? h("ol", { class: "moves" }, moves.slice(0, 8).map((move) => h("li", {}, time(move.at, when(move.at).slice(11)), ` ${move.words}`))) : h("p", { class: "dim" }, "No change."), this.#handover());
+    const changes = moves.length ? h("ol", { class: "moves" }, moves.slice(0, 8).map((move) => h("li", {}, time(move.at, when(move.at).slice(11)), ` ${move.words}`))) : h("p", { class: "dim" }, "No change.");
+    return h("div", { class: "card wide" }, h("h2", {}, "Since this page was opened"),
+      h("div", { class: "beside" }, h("div", {}, h("h3", {}, "Leadership and quorum"), changes), h("div", {}, this.#handover())));
   }
 
   /** What the rules on claims made of occurrences around a change of leadership. */

@@ -274,7 +274,8 @@ function figure(name, value) {
 
 /** How often it went well, by how far back one looks. */
 function windows({ windows: found, source }) {
-  const rows = Object.entries(found).filter(([, stats]) => stats.total);
+  // A window that has no more runs than the one before it says nothing new.
+  const rows = Object.entries(found).filter(([, stats], index, all) => stats.total && stats.total !== all[index - 1]?.[1].total);
   return h("table", { class: "plain windows" },
     h("caption", { class: "dim" }, source === "durable" ? "From the state store, of all nodes that share it" : "Of this node, since it was started"),
     h("thead", {}, h("tr", {}, ["Last", "Runs", "Success", "Average", "Longest"].map((words) => h("th", { scope: "col" }, words)))),
