@@ -17,7 +17,7 @@ FIRST = {
     "deadline-from-the-answer": 4,
     "no-margin": 9,
     "takeover-by-wall-clock": 12,
-    "taken-counts-as-mine": 41,
+    "taken-counts-as-mine": 69,
     "keeps-what-was-decided-since": 15,
     "unknown-counts-as-lost": 5,
     "fenced-counts-as-won": 6,
