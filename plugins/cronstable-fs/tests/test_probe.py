@@ -54,7 +54,23 @@ def test_a_mount_that_cannot_lock_is_refused(share: Any, code: int) -> None:
     assert "it does not lock files" in str(look(node).refusal)
 
 
-@pytest.mark.parametrize("step", range(1, 12))
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV])
+def test_a_mount_without_hard_links_is_refused_before_a_leader_waits_for_its_claims_for_ever(
+    share: Any, code: int
+) -> None:
+    node = share.node("a")
+
+    def strike(n: int, name: str) -> None:
+        if name == "link":
+            raise OSError(code, os.strerror(code))
+
+    node.disk.before = strike
+    assert "it has no hard links, of which the claim log is made" in str(look(node).refusal)
+    assert os.listdir(node.layout.claims) == []
+    assert os.listdir(node.layout.leases) == []
+
+
+@pytest.mark.parametrize("step", range(1, 15))
 def test_a_probe_that_cannot_run_is_no_refusal_but_is_told(share: Any, step: int) -> None:
     node = share.node("a")
 

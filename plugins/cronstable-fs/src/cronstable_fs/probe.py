@@ -34,6 +34,9 @@ _NETWORK: Final = frozenset(
 _LOCAL: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "vfat"})
 _FAKE_LOCK_OPTIONS: Final = ("nolock", "local_lock=flock", "local_lock=all")
 _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+_NO_LINKS: Final = disk.NO_LINKS | {errno.EXDEV}
+"""Some file systems have hard links inside one directory only."""
+
 _RECOVER_LOST_LOCKS: Final = "/sys/module/nfs/parameters/recover_lost_locks"
 
 
@@ -91,7 +94,7 @@ def _unescape(text: str) -> str:
 
 
 def examine(fs: FileSystem, clock: Clock, layout: Layout, unique: str, topology: Topology, platform: str) -> Findings:
-    """Try the locks, read the mount table, compare clocks, sweep litter. Raises no ``OSError``."""
+    """Try locks and hard links, read the mount table, compare clocks, sweep litter. Raises no ``OSError``."""
     table = fs.mounts() if platform == "linux" else None
     mount = mount_of(table, os.path.realpath(layout.leases)) if table is not None else None
     refusal = fake_lock_option(mount)
@@ -106,7 +109,7 @@ def examine(fs: FileSystem, clock: Clock, layout: Layout, unique: str, topology:
         disk.create_file(fs, scratch, b"probe\n")
         after = clock.now().wall
         try:
-            refusal = locks_are_fiction(fs, scratch)
+            refusal = locks_are_fiction(fs, scratch) or links_are_missing(fs, scratch, layout.claims)
             written = fs.mtime(scratch)
             notes.extend(_clock_notes(before, written, after))
             sweep(fs, layout.tmp, written)
@@ -142,6 +145,24 @@ def locks_are_fiction(fs: FileSystem, path: str) -> str | None:
                 return f"it does not lock files ({disk.describe(error)})"
             raise
         return "it grants two exclusive locks on one file (its locks are no-ops)" if twice else None
+
+
+def links_are_missing(fs: FileSystem, path: str, directory: str) -> str | None:
+    """Why the file at ``path`` cannot have a second name in ``directory``; None when it can.
+
+    Without that no record of the claim log could be written, and a leader would wait for ever to start its first job.
+    """
+    fs.makedirs(directory, 0o700)
+    second = os.path.join(directory, os.path.basename(path))
+    try:
+        fs.link(path, second)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        why = disk.describe(error)
+        return f"it has no hard links, of which the claim log is made ({why}): use another mount or backend"
+    disk.unlink_quietly(fs, second)
+    return None
 
 
 def _topology_notes(topology: Topology, mount: Mount | None, has_table: bool, platform: str) -> Iterator[str]:
