@@ -103,6 +103,23 @@ class JobsDocument:
         return True
 
 
+class StatusDocument:
+    """GET /status in one of its two forms, made again when a job changed or its countdowns are too old."""
+
+    def __init__(self, make: Callable[[HostSnapshot, float], bytes]) -> None:
+        self._make = make
+        self._seen: HostSnapshot | None = None
+        self._body = b""
+        self._made_at = 0.0
+
+    def render(self, snapshot: HostSnapshot, wall: float) -> bytes:
+        """The document as bytes."""
+        fresh = 0 <= wall - self._made_at < FRESH
+        if not fresh or self._seen is None or not same_in(_STATUS_PARTS, self._seen, snapshot):
+            self._body, self._seen, self._made_at = self._make(snapshot, wall), snapshot, wall
+        return self._body
+
+
 class ClusterDocument:
     """GET /cluster, made again when the view changed."""
 
@@ -135,6 +152,9 @@ _PARTS: Final = (
     attrgetter("slots"),
 )
 """All parts of a snapshot that the list is made of."""
+
+
+_STATUS_PARTS: Final = (attrgetter("jobs"), attrgetter("next_fires"), attrgetter("live"))
 
 
 def _same_parts(old: HostSnapshot, new: HostSnapshot) -> bool:

@@ -20,7 +20,7 @@ from cronstable.builtin.web.answers import (
     matches,
     tagged,
 )
-from cronstable.builtin.web.documents import ClusterDocument, JobsDocument, Rendered
+from cronstable.builtin.web.documents import ClusterDocument, JobsDocument, Rendered, StatusDocument
 from cronstable.builtin.web.node import NodeLoad
 from cronstable.builtin.web.resources import resources_document
 from cronstable.builtin.web.routes import JSON, LIMIT, TEXT, Query, Route
@@ -48,6 +48,8 @@ class Reading:
         self._load = load
         self._jobs = JobsDocument()
         self._cluster = ClusterDocument()
+        self._status_json = StatusDocument(lambda s, wall: shapes.dumps([*shapes.status_entries(s, wall)]))
+        self._status_text = StatusDocument(lambda s, wall: shapes.status_text(shapes.status_entries(s, wall)).encode())
         self._zipped: tuple[Rendered, bytes] | None = None
 
     def routes(self) -> Iterable[Route]:
@@ -96,10 +98,11 @@ class Reading:
 
     async def status(self, request: web.Request) -> web.Response:
         """GET /status: lines, or JSON for who asks for it."""
-        entries = shapes.status_entries(self._site.host.snapshot(), self._site.wall())
+        snapshot, wall = self._site.host.snapshot(), self._site.wall()
         if accepts_json(request):
-            return json_answer([*entries])
-        return web.Response(text=shapes.status_text(entries))
+            return json_bytes(self._status_json.render(snapshot, wall))
+        body = self._status_text.render(snapshot, wall)
+        return web.Response(body=body, content_type=TEXT, charset="utf-8")
 
     async def summary(self, request: web.Request) -> web.Response:
         """GET /summary."""

@@ -552,3 +552,20 @@ async def test_head_has_the_headers_and_options_the_methods(serve: Any, host: An
     assert head.headers["etag"] == full.headers["etag"]
     assert head.headers["content-length"] == str(len(full.body))
     assert (options.status, options.headers["allow"]) == (204, "OPTIONS, POST")
+
+
+async def test_a_status_that_is_asked_for_all_the_time_is_kept_and_follows_every_change_at_once(
+    serve: Any, host: Any, make_job: Any
+) -> None:
+    host.add(make_job("a"))
+    async with serve() as call:
+        waits = []
+        for seconds in (0.0, 0.1, 0.2):
+            host.clock.advance(seconds)
+            waits.append((await call("GET", "/status", {"Accept": "application/json"})).json[0]["scheduled_in"])
+        text = (await call("GET", "/status")).body
+        host.set(live={"a": (LiveRun(RunKey("r", "a", None), 7, NOON),)})
+        running = (await call("GET", "/status")).body
+    assert waits == [90.0, 90.0, 89.7]
+    assert text == b"a: scheduled (in 1 minute)"
+    assert running == b"a: running (pid: 7)"
