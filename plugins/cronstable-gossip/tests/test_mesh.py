@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 from cronstable_gossip.backend import GossipElection
 from cronstable_gossip.load import NodeLoad
+from cronstable_gossip.mesh import make
 from cronstable_gossip.settings import Address, Settings, TlsFiles, mesh_problems, parse_mesh, problems
 from cronstable_gossip.wire import Caller, Reply
 
 from cronstable.api import ElectionContext, Severity
-from cronstable.testing.clock import VirtualClock, run_virtual
+from cronstable.testing.clock import VirtualClock, run_virtual, until
 from cronstable.testing.host import FakeHost
 
 TLS = {"ca": "ca.pem", "cert": "n.pem", "key": "n.key"}
@@ -169,3 +171,91 @@ def test_the_real_figures_are_the_documented_ones() -> None:
     figures = _Psutil().read()
     assert set(figures) == set(NODE_STATS)
     assert set(parse_stats(build_stats(figures))) == set(NODE_STATS)
+
+
+# -- what is shown of the others --------------------------------------------------------------------------------------
+
+
+def shown(c: Any, name: str = "a") -> dict[str, Any]:
+    """Node stats by peer, as in GET /cluster."""
+    return {peer.node_name: peer.node_stats for peer in c.members[name].election.view().peers}
+
+
+def test_the_load_of_a_silent_node_is_shown_for_three_intervals_and_a_malformed_one_is_as_silence(cluster: Any) -> None:
+    headers = {"b": '{"cpu_percent":7}', "c": None}
+
+    async def story(c: Any) -> None:
+        for name, header in headers.items():
+            answer_with(c, name, header)
+        await until(lambda: shown(c) == {"b": {"cpu_percent": 7.0}, "c": None}, within=3)
+        answer_with(c, "b", "{nonsense")
+        await c.pause(1.5)
+        assert shown(c)["b"] == {"cpu_percent": 7.0}, "not yet old"
+        await until(lambda: shown(c)["b"] is None, within=3)
+        answer_with(c, "b", '{"cpu_percent":8}')
+        await until(lambda: shown(c)["b"] == {"cpu_percent": 8.0}, within=2)
+        c.network.cut("b", "ac", silent=True)
+        await c.pause(2.5)
+        assert shown(c)["b"] == {"cpu_percent": 8.0}
+        await c.pause(8)
+        assert shown(c)["b"] is None
+        entry = next(node for node in c.members["a"].host.published[-1].nodes if node["node_name"] == "b")
+        assert (entry["node_stats"], entry["jobs"]) == (None, {}), "runs stay with their time, the load does not"
+        c.network.heal()
+        await until(lambda: shown(c)["b"] is not None, within=5)
+        answer_with(c, "b", None)
+        await until(lambda: shown(c)["b"] is None, within=1.5, what="who shares no more to be shown no more")
+
+    cluster(story)
+
+
+def answer_with(c: Any, name: str, header: str | None) -> None:
+    """Node ``name`` says of its load what stands in ``header``."""
+    election = c.members[name].election
+
+    class Answering:
+        def peer(self, caller: Caller) -> Reply:
+            reply: Reply = election.peer(caller)
+            return replace(reply, stats=header)
+
+        def take(self, body: bytes) -> bool:
+            return bool(election.take(body))
+
+    c.network.open[name] = Answering()
+
+
+def test_a_mesh_that_cannot_start_is_said_once_and_tried_each_minute(tmp_path: Any) -> None:
+    tries: list[float] = []
+
+    async def story() -> None:
+        import anyio
+
+        clock = VirtualClock.of_loop()
+        host = FakeHost(clock, "a")
+        files: dict[str, Any] = {key: str(tmp_path / f"{key}.pem") for key in ("ca", "cert", "key")}
+        settings = parse_mesh({**MESH, "tls": files})
+        assert settings is not None
+        mesh = make(settings, host)
+        run = host.threads.run
+
+        async def counted(call: Any, *, timeout: float, lane: str = "default") -> Any:
+            tries.append(clock.now().boot)
+            return await run(call, timeout=timeout, lane=lane)
+
+        host.threads.run = counted  # type: ignore[method-assign]
+        started: list[bool] = []
+
+        class Told:
+            def started(self, value: None = None) -> None:
+                started.append(True)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: mesh.run(host, task_status=Told()))
+            await anyio.sleep(150)
+            assert started == [True], "whoever waits for services waits for no mesh"
+            (line,) = host.logged("observability: cannot start")
+            assert "cluster.observability.tls" in line or files["ca"] in line
+            tasks.cancel_scope.cancel()
+
+    run_virtual(story)
+    assert [round(at - tries[0]) for at in tries] == [0, 60, 120]

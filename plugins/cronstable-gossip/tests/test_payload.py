@@ -151,8 +151,8 @@ def test_infinite_numbers_are_no_data() -> None:
     assert payload.parse_stats('{"cpu_percent": 1e999, "mem_percent": true, "cpu_count": 4}') == {"cpu_count": 4}
 
 
-@pytest.mark.parametrize("header", [None, "", "{", "[]", "x" * 1025, '{"cpu_percent": "much"}', "\ud800"])
-def test_odd_stats_are_no_stats(header: str | None) -> None:
+@pytest.mark.parametrize("header", ["", "{", "[]", "x" * 1025, '{"cpu_percent": "much"}', "\ud800"])
+def test_odd_stats_are_no_stats(header: str) -> None:
     assert payload.parse_stats(header) == {}
 
 

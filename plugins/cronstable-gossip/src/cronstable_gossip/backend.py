@@ -12,7 +12,7 @@ from cronstable.api import ClusterView, ElectionContext, FleetReport, Host, Json
 from cronstable_gossip import payload, settings
 from cronstable_gossip.load import NodeLoad
 from cronstable_gossip.logbook import Logbook
-from cronstable_gossip.model import Claim, Failed, Me, Report, Seen
+from cronstable_gossip.model import Claim, Failed, Me, Reading, Report, Seen
 from cronstable_gossip.network import Bounds, TlsNetwork
 from cronstable_gossip.node import Node, Timing, scheme
 from cronstable_gossip.payload import BadReport
@@ -85,6 +85,7 @@ class GossipElection:
         count = len(section.peers)
         self._tags: list[str | None] = [None] * count
         self._cache: list[Report | None] = [None] * count
+        self._headers: list[tuple[str, Mapping[str, float]] | None] = [None] * count
         self._polls: list[anyio.CancelScope | None] = [None] * count
         self._wakes = [anyio.Event() for _ in range(count)]
         self._changed = anyio.Event()
@@ -236,17 +237,16 @@ class GossipElection:
         try:
             reply = await self._transport.ask(index, self._tags[index], timeout)
             outcome: Seen | Failed = Seen(self._read(index, reply), sent, self._host.clock.now().wall)
-            stats: Mapping[str, float] = payload.parse_stats(reply.stats)
+            self._load_of(index, reply.stats, sent)
         except Untrusted as error:
-            outcome, stats = Failed(str(error), sent, untrusted=True), {}
+            outcome = Failed(str(error), sent, untrusted=True)
         except ConnectionRefusedError as error:
-            outcome, stats = Failed(str(error), sent, refused=True), {}
+            outcome = Failed(str(error), sent, refused=True)
         except (OSError, BadReport) as error:
-            outcome, stats = Failed(str(error) or type(error).__name__, sent), {}
+            outcome = Failed(str(error) or type(error).__name__, sent)
         self._node.adopt(self._context.job_set_id())
         if self._node.polled(index, outcome, self._now()):
             self._ask_everybody(but=index)
-        self._node.show(index, stats)
         self._settle()
 
     def _read(self, index: int, reply: Reply) -> Report:
@@ -262,6 +262,18 @@ class GossipElection:
         if reply.etag is not None:
             self._tags[index], self._cache[index] = reply.etag, report
         return report
+
+    def _load_of(self, index: int, header: str | None, sent: float) -> None:
+        """Keep what a peer says of its load. What is malformed says nothing: the reading before it ages."""
+        before = self._headers[index]
+        if header is None:
+            self._headers[index] = None
+            self._node.show(index, None)
+            return
+        values = before[1] if before is not None and before[0] == header else payload.parse_stats(header)
+        if values:
+            self._headers[index] = (header, values)
+            self._node.show(index, Reading(values, sent))
 
     def _forget(self, index: int) -> None:
         self._tags[index], self._cache[index] = None, None
@@ -279,6 +291,7 @@ class GossipElection:
             jobs, truncated = self._summaries.now(), self._summaries.truncated
             name, host, wall = self._context.node_name, str(self._section.listen), self._host.clock.now().wall
             own = own_entry(name, host, wall, jobs, truncated=truncated, stats=self._stats)
+            self._node.forget_old_stats(self._now())
             nodes = fleet(own, self._node.peers)
             self._host.publish(FleetReport(self._context.backend, nodes, self._timing.interval))
             await self._host.clock.sleep(max(PUBLISH_EVERY, self._timing.interval))

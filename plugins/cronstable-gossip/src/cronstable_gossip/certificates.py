@@ -34,8 +34,8 @@ def digest(files: TlsFiles) -> bytes:
     return total.digest()
 
 
-def load(files: TlsFiles) -> Material:
-    """The contexts of ``files``. Raises ``OSError`` that names the file which does not load."""
+def load(files: TlsFiles, section: str = "cluster") -> Material:
+    """The contexts of ``files``, which stand in ``section``. Raises ``OSError`` that names what does not load."""
     before = digest(files)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -45,15 +45,15 @@ def load(files: TlsFiles) -> Material:
         try:
             context.load_verify_locations(files.ca)
         except (ssl.SSLError, OSError) as error:
-            raise OSError(f"cluster.tls.ca {files.ca} does not load: {_why(error)}") from error
+            raise OSError(f"{section}.tls.ca {files.ca} does not load: {_why(error)}") from error
         try:
             context.load_cert_chain(files.cert, files.key, password=_no_passphrase)
         except (ssl.SSLError, ValueError, OSError) as error:
             raise OSError(
-                f"cluster.tls.cert {files.cert} and cluster.tls.key {files.key} do not load: {_why(error)}"
+                f"{section}.tls.cert {files.cert} and {section}.tls.key {files.key} do not load: {_why(error)}"
             ) from error
     if digest(files) != before:
-        raise OSError("the files under cluster.tls change while they are read")
+        raise OSError(f"the files under {section}.tls change while they are read")
     expires = [(path, at) for path in (files.ca, files.cert) for at in expiries(Path(path).read_bytes())]
     return Material(server, client, before, tuple(expires))
 

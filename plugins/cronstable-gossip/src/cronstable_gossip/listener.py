@@ -27,8 +27,11 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Listener:
     """The sockets stay; what accepts on duplicates of them is replaced by ``swap``."""
 
-    def __init__(self, address: Address, handler: Handler, handshake: Seconds, keepalive: Seconds) -> None:
+    def __init__(
+        self, address: Address, handler: Handler, handshake: Seconds, keepalive: Seconds, section: str = "cluster"
+    ) -> None:
         self._address = address
+        self._section = section
         self._handler = handler
         self._handshake = handshake
         self._keepalive = keepalive
@@ -42,7 +45,7 @@ class Listener:
             self._serving = await self._serve(context)
         except OSError as error:
             self._drop()
-            raise OSError(f"cluster.listen {self._address}: {error.strerror or error}") from error
+            raise OSError(f"{self._section}.listen {self._address}: {error.strerror or error}") from error
 
     async def swap(self, context: ssl.SSLContext) -> None:
         """Answer with ``context`` from now on, and end the connections that were made under the old one."""

@@ -88,6 +88,14 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """How loaded a peer said it was. ``at``: boot seconds at which the question left."""
+
+    values: Mapping[str, float]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """One configured peer as last observed.
 
@@ -115,7 +123,7 @@ class Peer:
     refused: bool = False
     summaries: Mapping[str, Json] | None = None
     truncated: bool = False
-    stats: Mapping[str, float] | None = None
+    stats: Reading | None = None
 
     @property
     def fresh(self) -> bool:

@@ -51,12 +51,25 @@ class Bounds:
 
 
 class TlsNetwork:
-    """Implements ``Transport``. The two contexts are made from the same files and replaced together."""
+    """Implements ``Transport``. The two contexts are made from the same files and replaced together.
+
+    ``section``: where its keys stand in the configuration, for messages.
+    """
 
     def __init__(
-        self, host: Host, listen: Address, peers: Sequence[Address], tls: TlsFiles, instance_id: str, bounds: Bounds
+        self,
+        host: Host,
+        listen: Address,
+        peers: Sequence[Address],
+        tls: TlsFiles,
+        instance_id: str,
+        bounds: Bounds,
+        *,
+        section: str = "cluster",
     ) -> None:
         self._host = host
+        self._section = section
+        self._what = section.rpartition(".")[2]
         self._listen = listen
         self._peers = tuple(peers)
         self._tls = tls
@@ -75,7 +88,7 @@ class TlsNetwork:
         """Load the certificates and listen. Raises ``OSError``."""
         self._responder = responder
         self._material = await self._load()
-        listener = Listener(self._listen, self._handle, self._bounds.timeout, self._bounds.keepalive)
+        listener = Listener(self._listen, self._handle, self._bounds.timeout, self._bounds.keepalive, self._section)
         await listener.open(self._material.server)
         self._listener = listener
         self._session = self._connect(self._material)
@@ -113,7 +126,7 @@ class TlsNetwork:
         session, self._session = self._session, self._connect(material)
         self._material, self._refused = material, None
         self._reminded = float("-inf")
-        self._host.log.info("cluster: the certificates changed and are in use")
+        self._host.log.info("%s: the certificates changed and are in use", self._what)
         self._remind(material)
         if session is not None:
             await session.close()
@@ -121,10 +134,10 @@ class TlsNetwork:
     def _keep(self, found: bytes, error: OSError) -> None:
         if self._refused != found:
             self._refused = found
-            self._host.log.warning("cluster: the changed certificates do not load, the old ones stay: %s", error)
+            self._host.log.warning("%s: the changed certificates do not load, the old ones stay: %s", self._what, error)
 
     async def _load(self) -> Material:
-        return await self._host.threads.run(lambda: load(self._tls), timeout=IO_TIMEOUT, lane=LANE)
+        return await self._host.threads.run(lambda: load(self._tls, self._section), timeout=IO_TIMEOUT, lane=LANE)
 
     def _remind(self, material: Material) -> None:
         self._host.certificates(USE, material.expires)
@@ -136,7 +149,7 @@ class TlsNetwork:
                 self._reminded = now.boot
                 days = (at - now.wall) / 86_400
                 how = f"expires in {days:.1f} days" if days > 0 else "has expired"
-                self._host.log.warning("cluster: the certificate in %s %s", path, how)
+                self._host.log.warning("%s: the certificate in %s %s", self._what, path, how)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 

@@ -25,13 +25,14 @@ from cronstable_gossip.derive import (
     owners,
     settled,
 )
-from cronstable_gossip.model import NOT_SEEN, Claim, Failed, Me, Peer, Report, Seen, observe
+from cronstable_gossip.model import NOT_SEEN, Claim, Failed, Me, Peer, Reading, Report, Seen, observe
 
 SPREAD: Final = "spread"
 FASTEST: Final[Seconds] = 0.05
 SLOWEST_FAST: Final[Seconds] = 0.5
 """While something is about to be settled a peer is asked ten times an interval, within these bounds."""
 ASK_AT_ONCE: Final[Seconds] = 0.001
+STATS_INTERVALS: Final = 3
 CALLERS: Final = 4096
 """Instances whose last question is remembered."""
 
@@ -132,12 +133,19 @@ class Node:
         self._doubt(now)
         return True
 
-    def show(self, index: int, stats: Mapping[str, float]) -> None:
-        """The node stats that came with a peer's answer; display only."""
-        if self.peers[index].stats != stats:
+    def show(self, index: int, reading: Reading | None) -> None:
+        """The node stats that came with a peer's answer, None when it shares none; display only."""
+        if self.peers[index].stats != reading:
             peers = list(self.peers)
-            peers[index] = replace(peers[index], stats=stats)
+            peers[index] = replace(peers[index], stats=reading)
             self.peers = tuple(peers)
+            self._looks += 1
+
+    def forget_old_stats(self, now: float) -> None:
+        """What was read three intervals ago says nothing of now (reference 6.4)."""
+        for index, peer in enumerate(self.peers):
+            if peer.stats is not None and now - peer.stats.at > STATS_INTERVALS * self._timing.interval:
+                self.show(index, None)
 
     def called(self, instance_id: str, now: float) -> bool:
         """A process asked us; True when we have no fresh observation of it ourselves."""
@@ -272,6 +280,7 @@ class Node:
     def view(self, now: float) -> ClusterView:
         """The snapshot of this instant; the same object while nothing changes."""
         stale = self.stale(now)
+        self.forget_old_stats(now)
         key = (self.generation, self._looks, self._me.job_set_id, stale)
         if self._view is None or self._view[0] != key:
             self._view = (key, self._make_view(stale=stale))
@@ -400,7 +409,7 @@ def _shown(peer: Peer) -> PeerView:
         last_seen=peer.last_seen,
         last_error=peer.last_error,
         mismatch_streak=peer.streak,
-        node_stats=peer.stats or None,
+        node_stats=None if peer.stats is None else peer.stats.values,
     )
 
 

@@ -82,9 +82,9 @@ def parse_reboot_ran(body: bytes) -> tuple[str, frozenset[str]]:
     return _name(data, "job_set_id"), _names(data.get("names"), REBOOT_NAME_BYTES, MOST_REBOOT_NAMES)
 
 
-def parse_stats(header: str | None) -> Mapping[str, float]:
-    """The node stats of a header; empty when there are none or they are odd."""
-    if header is None or len(header) > STATS_BYTES:
+def parse_stats(header: str) -> Mapping[str, float]:
+    """The node stats of a header; empty when they are odd."""
+    if len(header) > STATS_BYTES:
         return MappingProxyType({})
     try:
         data = _object(header.encode())

@@ -91,7 +91,7 @@ def _entry(peer: Peer) -> Mapping[str, Json]:
         "as_of": None if peer.last_seen is None else _iso(peer.last_seen),
         "jobs": None if peer.summaries is None else dict(peer.summaries),
         "truncated": peer.truncated,
-        "node_stats": dict(peer.stats) if peer.stats else None,
+        "node_stats": None if peer.stats is None else dict(peer.stats.values),
     }
 
 
