@@ -69,6 +69,8 @@ BEHIND: Final = 2 * ALLOWANCE
 """Seconds that a leader may be behind the floor: a log that just began has it ahead of every clock. It waits then."""
 DOUBT: Final = 3.0
 """Seconds for which a record that must exist is looked for before the log counts as damaged."""
+PEEKS: Final = 1000
+"""Records in a row that may be missing or damaged, until the last one is gone to: its number was made up."""
 REMEMBERED_SETS: Final = 8
 
 Result: TypeAlias = tuple[ClaimState, tuple[Command, ...]]
@@ -223,7 +225,8 @@ def _looked(state: ClaimState, span: Span) -> ClaimState:
         # No log, says a listing. Creating number 1 will tell whether that is so.
         return replace(state, term=replace(term, phase=Phase.OPENING, cursor=1, raised=True))
     return replace(
-        state, term=replace(term, phase=Phase.READ, first=max(1, span.first), last=last, peek=last, raised=False)
+        state,
+        term=replace(term, phase=Phase.READ, first=max(1, span.first), last=last, peek=last, unread=0, raised=False),
     )
 
 
@@ -240,6 +243,9 @@ def _found(state: ClaimState, number: int, data: bytes | None, now: Instant) -> 
         doubt = term.doubt if term.doubt is not None and term.doubt[0] == number else (number, now.boot)
         return replace(state, term=replace(term, phase=Phase.LOOK, peek=None, doubt=doubt)), ()
     record, alarms = _readable(number, data, expected=number <= term.last)
+    # A hole that is sure is waited for once: the floor covers what others hide, and nobody starts anything meanwhile.
+    holed = term.holed or (data is None and number <= term.last)
+    term = replace(term, holed=holed, unread=term.unread + 1 if record is None else 0)
     if term.peek is not None:
         if number == term.peek:
             term = _peeked(term, number, record)
@@ -249,12 +255,13 @@ def _found(state: ClaimState, number: int, data: bytes | None, now: Instant) -> 
     if data is None and number > term.last:
         return replace(state, term=replace(term, phase=Phase.OPENING)), ()
     ledger = replace(state.ledger, last=number) if record is None else claim_records.apply(state.ledger, number, record)
-    term = replace(term, cursor=number + 1, last=max(term.last, number), raised=term.raised or record is None)
+    after = number + 1 if term.unread < PEEKS else max(number + 1, term.last)
+    term = replace(term, cursor=after, last=max(term.last, number), raised=term.raised or record is None)
     return replace(state, term=term, ledger=ledger), alarms
 
 
 def _surely_missing(term: Term, number: int, now: Instant) -> bool:
-    return term.doubt is not None and term.doubt[0] == number and now.boot >= term.doubt[1] + DOUBT
+    return term.holed or (term.doubt is not None and term.doubt[0] == number and now.boot >= term.doubt[1] + DOUBT)
 
 
 def _readable(number: int, data: bytes | None, *, expected: bool) -> tuple[Record | None, tuple[Alarm, ...]]:
@@ -271,9 +278,11 @@ def _peeked(term: Term, number: int, record: Record | None) -> Term:
     """Where to begin: any one record says which is the lowest that counts."""
     if record is not None:
         return replace(term, peek=None, cursor=min(number, max(1, record.head.low)))
-    if number > term.first:
-        return replace(term, peek=number - 1, raised=True)
-    return replace(term, peek=None, cursor=number, raised=True)
+    if term.unread >= PEEKS:
+        return replace(term, peek=None, cursor=term.last, raised=True)
+    if number <= term.first:
+        return replace(term, peek=None, cursor=number, raised=True)
+    return replace(term, peek=number - 1, raised=True)
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------

@@ -207,7 +207,8 @@ class Term:
     ``first``, ``last``: the lowest and the highest number that is known to exist, from a listing or an answer; a
     listing may lag behind. ``peek``: the record that is looked at for where to begin. ``cursor``: the record to read
     next, then the number to open with. ``raised``: the log was absent or damaged, so the floor has to be raised.
-    ``doubt``: a record that must be there and was not found, and the boot instant of the first such read.
+    ``doubt``: a record that must be there and was not found, and the boot instant of the first such read; ``holed``:
+    one was surely missing. ``unread``: how many in a row were missing or damaged.
     """
 
     phase: Phase = Phase.LOOK
@@ -221,6 +222,8 @@ class Term:
     cursor: int = 1
     raised: bool = False
     doubt: tuple[int, float] | None = None
+    holed: bool = False
+    unread: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Events: ``load JOB=DEFINITION``, ``begin [RUN]``, ``end``, ``open`` (until the t
 JOB@T[+ATTEMPT] JOB@T:REASON`` (one append; ``lost``, ``dropped``, ``late`` or ``full`` say what becomes of it,
 ``rerun=JOB`` what may be rerun, ``waiting=T`` what else waits), ``again`` (nothing new is wanted), ``arrive`` (the late
 request reaches the store), ``clone NODE``, ``spawn JOB@T``, ``refuse JOB@T:REASON``, ``crash``, ``stop``, ``delete
-NUMBER``, ``hide`` (the listing shows nothing).
+NUMBER``, ``garbage NUMBER``, ``copy NUMBER TO``, ``hide`` (the listing shows nothing).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Teller:
         self.feed(at, node, Ended())
 
     def on_open(self, at: float, node: str, words: list[str]) -> None:
-        for _ in range(40):
+        for _ in range(2300):
             self.ready(at, node, Wants(), words)
             term = self.state(node).term
             if is_open(self.state(node)) or term is None or term.phase is Phase.OVER or words:
@@ -177,6 +177,12 @@ class Teller:
         for word in words:
             del self.log[int(word)]
 
+    def on_garbage(self, at: float, node: str, words: list[str]) -> None:
+        self.log[int(words[0])] = b"garbage"
+
+    def on_copy(self, at: float, node: str, words: list[str]) -> None:
+        self.log[int(words[1])] = self.log[int(words[0])]
+
     def on_hide(self, at: float, node: str, words: list[str]) -> None:
         self.hidden = not self.hidden
 
@@ -210,8 +216,10 @@ class Teller:
                 self.told.append(f"refused {' '.join(map(say_start, starts)) or 'nothing'}: {reason}")
             case Logged(skips):
                 self.told.append(f"logged {' '.join(f'{s.job}@{s.at}:{s.reason}' for s in skips)}")
-            case Alarm(_, text):
-                self.told.append(f"ALARM {text}")
+            case Alarm(kind, text):
+                # Of one sort the driver says one a minute.
+                if not any(line.startswith("ALARM") for line in self.told) or kind != "claims-damaged":
+                    self.told.append(f"ALARM {text}")
             case StandDown():
                 self.told.append("lets go of the lease")
 
