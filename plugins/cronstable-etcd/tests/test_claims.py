@@ -185,6 +185,19 @@ def test_a_log_of_which_only_the_low_mark_is_left_does_not_begin_anew(told: Any)
     told(story)
 
 
+def test_a_low_mark_ahead_of_the_keys_that_were_copied_back_is_where_the_log_goes_on(told: Any) -> None:
+    async def story(etcd: Any, a: Any) -> None:
+        grant = await a.win()
+        await a.store.append(grant, 1, RECORD)
+        etcd.put_by_hand(LOW, b"500")
+        span = await a.store.span()
+        assert (span.first, span.last) == (500, 499)
+        assert await a.store.append(grant, 499, OTHER) == Taken(b"")
+        assert isinstance(await a.store.append(grant, 500, OTHER), Won)
+
+    told(story)
+
+
 def test_a_log_that_an_operator_deleted_with_its_low_mark_begins_anew(told: Any) -> None:
     async def story(etcd: Any, a: Any) -> None:
         grant = await a.win()

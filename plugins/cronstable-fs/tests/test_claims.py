@@ -211,3 +211,54 @@ def test_a_damaged_low_mark_stops_the_claims(share: Any, run: Any) -> None:
         file.write(b"garbage")
     with pytest.raises(StoreUnavailable, match="damaged"):
         case.append()
+
+
+def test_a_low_mark_ahead_of_the_records_that_were_copied_back_is_where_the_log_goes_on(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    with open(os.path.join(case.a.layout.claims, "low"), "wb") as file:
+        file.write(b"500\n")
+    span = run(case.a.store.span())
+    assert (span.first, span.last) == (500, 499)
+    assert case.append(OTHER, 499) == Taken(b"")
+    assert isinstance(case.append(OTHER, 500), Won)
+
+
+def test_a_directory_in_the_place_of_a_record_is_a_damaged_record(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    os.mkdir(os.path.join(case.a.layout.claims, "000000000002"))
+    assert case.append() == Taken(b"")
+    assert run(case.b.store.span()).last == 2
+    assert case.standing() == b""
+
+
+def test_names_that_are_no_numbers_are_no_records(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    for name in ("\u00b2" * 12, "00000000001x", ".nfs00000001", "1000"):
+        with open(os.path.join(case.a.layout.claims, name), "wb"):
+            pass
+    assert run(case.b.store.span()).last == 1
+
+
+def test_a_directory_among_the_entries_blocks_nobody(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    os.mkdir(os.path.join(case.a.layout.entries, "junk"))
+    run(case.a.store.put_entry(b"mine"))
+    assert list(run(case.b.store.entries())) == [b"mine"]
+
+
+def test_an_entry_is_stale_by_the_file_servers_clock_and_not_by_that_of_a_node(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    run(case.b.store.put_entry(b"theirs"))
+    run(case.a.store.put_entry(b"mine"))
+    case.a.clock.wall += 10 * 86_400
+    run(case.a.store.put_entry(b"mine again"))
+    assert sorted(run(case.b.store.entries())) == [b"mine again", b"theirs"]
+    (dead,) = (n for n in os.listdir(case.a.layout.entries) if _content(case, n) == b"theirs")
+    os.utime(os.path.join(case.a.layout.entries, dead), (1, 1))
+    run(case.a.store.put_entry(b"mine"))
+    assert list(run(case.b.store.entries())) == [b"mine"]
+
+
+def _content(case: Case, name: str) -> bytes:
+    with open(os.path.join(case.a.layout.entries, name), "rb") as file:
+        return file.read()

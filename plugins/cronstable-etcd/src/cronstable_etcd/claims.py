@@ -84,7 +84,8 @@ class ClaimShelf:
         if first is None or last is None:
             # A log of which nothing is left but how far it was trimmed: the next number is not free to choose.
             return Span(lowest, max(0, lowest - 1), answer.at)
-        return Span(max(lowest, self._number(first.key)), self._number(last.key), answer.at)
+        # Keys that were copied back are older than the mark, and numbers below it are not free either.
+        return Span(max(lowest, self._number(first.key)), max(lowest - 1, self._number(last.key)), answer.at)
 
     async def trim(self, bond: Bond, first: int) -> None:
         """Remove records below ``first``, the oldest first and some at a time, while the term of ``bond`` holds."""

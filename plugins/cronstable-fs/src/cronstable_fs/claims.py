@@ -46,14 +46,16 @@ class ClaimShelf:
         except OSError as error:
             if error.errno in _NO_ROOM and not section.written:
                 return Full()
+            if isinstance(error, IsADirectoryError):
+                return Taken(b"")
             raise
         if found != data:
             return Taken(found or b"")
         return Won(self._fs.mtime(path))
 
     def read(self, number: int) -> bytes | None:
-        """Record ``number``."""
-        return disk.read_file(self._fs, self._path(number), MAX_BYTES)
+        """Record ``number``; what has its name and is no file is a damaged record."""
+        return self._content(self._path(number))
 
     def span(self, temporary: str) -> Span:
         """Where the log begins and ends; ``temporary``: a name for a file of no content.
@@ -70,7 +72,8 @@ class ClaimShelf:
         if not numbers:
             # A log of which nothing is left but how far it was trimmed: the next number is not free to choose.
             return Span(low, max(0, low - 1), at)
-        return Span(max(low, min(numbers)), max(numbers), at)
+        # Files that were copied back are older than the mark, and numbers below it are not free either.
+        return Span(max(low, min(numbers)), max(low - 1, *numbers), at)
 
     def low(self) -> int:
         """The lowest number that was not trimmed away, 0 when none was."""
@@ -96,14 +99,14 @@ class ClaimShelf:
             disk.unlink_quietly(self._fs, self._path(number))
 
     def _numbers(self) -> list[int]:
-        return [int(name) for name in self._fs.listdir(self._layout.claims) if len(name) == DIGITS and name.isdigit()]
+        return [int(name) for name in self._fs.listdir(self._layout.claims) if len(name) == DIGITS and name.isdecimal()]
 
     def _path(self, number: int) -> str:
         return os.path.join(self._layout.claims, f"{number:0{DIGITS}d}")
 
     # -- entries
 
-    def put_entry(self, name: str, temporary: str, data: bytes, wall: float) -> None:
+    def put_entry(self, name: str, temporary: str, data: bytes) -> None:
         """Replace the entry ``name``; nothing to say removes it."""
         path = os.path.join(self._layout.entries, name)
         if not data:
@@ -115,21 +118,25 @@ class ClaimShelf:
         except OSError:
             disk.unlink_quietly(self._fs, temporary)
             raise
+        # By the clock that dates them all: ours may be a day ahead.
+        now = self._fs.mtime(path)
         for other in self._fs.listdir(self._layout.entries):
-            self._forget_stale(os.path.join(self._layout.entries, other), wall)
+            self._forget_stale(os.path.join(self._layout.entries, other), now)
 
-    def _forget_stale(self, path: str, wall: float) -> None:
+    def _forget_stale(self, path: str, now: float) -> None:
         try:
-            if self._fs.mtime(path) < wall - STALE_ENTRY:
+            if self._fs.mtime(path) < now - STALE_ENTRY:
                 disk.unlink_quietly(self._fs, path)
         except FileNotFoundError:
             return
 
     def entries(self) -> list[bytes]:
-        """What all processes say."""
-        found = []
-        for name in sorted(self._fs.listdir(self._layout.entries)):
-            data = disk.read_file(self._fs, os.path.join(self._layout.entries, name), MAX_BYTES)
-            if data is not None:
-                found.append(data)
-        return found
+        """What all processes say; what is no file says nothing."""
+        paths = (os.path.join(self._layout.entries, name) for name in sorted(self._fs.listdir(self._layout.entries)))
+        return [data for data in map(self._content, paths) if data]
+
+    def _content(self, path: str) -> bytes | None:
+        try:
+            return disk.read_file(self._fs, path, MAX_BYTES)
+        except IsADirectoryError:
+            return b""

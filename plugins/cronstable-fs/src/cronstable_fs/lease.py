@@ -219,10 +219,7 @@ class FilesystemLeaseStore:
     async def put_entry(self, entry: bytes) -> None:
         """See ``ClaimLog.put_entry``."""
         temporary = self._layout.temporary(self._host.ids.token())
-        wall = self._host.clock.now().wall
-        await self._unlocked(
-            "write the unfinished runs", lambda: self._claims.put_entry(self._entry, temporary, entry, wall)
-        )
+        await self._unlocked("write the unfinished runs", lambda: self._claims.put_entry(self._entry, temporary, entry))
 
     async def entries(self) -> Sequence[bytes]:
         """See ``ClaimLog.entries``."""
