@@ -12,6 +12,8 @@ TESTS := $(wildcard plugins/*/tests)
 # One run of mypy for each: their conftest.py, below directories with a hyphen, are all one module to it.
 TEST_FOLDERS := $(sort $(dir $(wildcard plugins/*/tests/*.py plugins/*/tests/*/*.py)))
 PYTEST_ARGS ?=
+# How many files of tests run at the same time: those with real daemons and servers mostly wait.
+WORKERS ?= 3
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
@@ -49,7 +51,7 @@ format: $(READY) ## put the sources into shape
 	$(BIN)/ruff format .
 
 pytest: $(READY) ## the tests alone; PYTEST_ARGS="tests/unit -x"
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 # Both halves run, whatever the first one says, and the last line is pytest's.
 test: $(READY) ## everything: lint, then all tests

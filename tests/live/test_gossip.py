@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,9 @@ class Papers:
         self.directory = directory
         self.ca = trustme.CA()
 
-    def issue(self, name: str, ca: trustme.CA | None = None) -> dict[str, Path]:
+    def issue(self, name: str, ca: trustme.CA | None = None, not_after: datetime | None = None) -> dict[str, Path]:
         paths = {key: self.directory / f"{name}-{key}.pem" for key in ("ca", "cert", "key")}
-        leaf = (ca or self.ca).issue_cert("localhost", "127.0.0.1")
+        leaf = (ca or self.ca).issue_cert("localhost", "127.0.0.1", not_after=not_after)
         self.ca.cert_pem.write_to_path(str(paths["ca"]))
         leaf.private_key_pem.write_to_path(str(paths["key"]))
         paths["cert"].write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
@@ -111,10 +111,11 @@ class Mesh:
         pairs = [(i, j) for i in range(len(ports)) for j in range(len(ports)) if i != j] if links else []
         self.links = {pair: Link(ports[pair[1]]) for pair in pairs}
 
-    def cluster_of(self, i: int) -> str:
+    def cluster_of(self, i: int, members: Collection[int] | None = None) -> str:
+        """The keys of node ``i`` in a cluster of ``members``, of all nodes without them."""
         files = self.papers.issue(self.names[i])
         tls = ", ".join(f"{key}: {path}" for key, path in files.items())
-        others = [j for j in range(len(self.ports)) if j != i]
+        others = [j for j in (range(len(self.ports)) if members is None else members) if j != i]
         hosts = "".join(f"    - host: 127.0.0.1:{self._port(i, j)}\n" for j in others)
         return (
             f"  listen: 127.0.0.1:{self.ports[i]}\n  tls: {{{tls}}}\n  peers:\n{hosts}"
@@ -485,9 +486,65 @@ def test_certificates_renewed_while_it_runs_cost_no_leader(
     settle(fleet, waiting)
     for name in mesh.names:
         mesh.papers.issue(name)
-    for node in fleet.nodes:
-        waiting(lambda n=node: "the certificates changed and are in use" in n.log.read_text(), 150, "the rotation")
+    changed = "the certificates changed and are in use"
+    waiting(lambda: all(changed in node.log.read_text() for node in fleet.nodes), 150, "the rotation")
     fleet.wait_until_whole()
     assert fleet.leaders() == [fleet.nodes[0]]
     assert fleet.two_leaders_at() == []
     assert all("leadership lost" not in node.log.read_text() for node in fleet.nodes)
+
+
+class Members:
+    """Nodes whose list of members is edited while they run."""
+
+    def __init__(self, fleet: Fleet, mesh: Mesh) -> None:
+        self.fleet, self.mesh = fleet, mesh
+
+    def edit(self, i: int, members: Collection[int]) -> None:
+        node = self.fleet.nodes[i]
+        text = node.config.read_text()
+        head, jobs = text[: text.index("cluster:")], text[text.index("jobs:") :]
+        own = f"cluster:\n  nodeName: {node.name}\n{self.mesh.cluster_of(i, members)}"
+        node.config.write_text(head + own + jobs)
+        if node.alive:
+            node.send(signal.SIGHUP)
+
+    def shown(self, i: int, key: str) -> Any:
+        return (self.fleet.nodes[i].cluster() or {}).get(key)
+
+    def statuses(self, i: int) -> list[str]:
+        return [peer["status"] for peer in self.shown(i, "peers") or []]
+
+
+def test_three_grow_to_five_and_double_nothing_and_the_fifth_is_shut_out_when_its_certificate_ends(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait
+) -> None:
+    mesh = make_mesh(5)
+    fleet = make_fleet(5, backend_of=mesh.cluster_of)
+    of = Members(fleet, mesh)
+    for i in range(3):
+        of.edit(i, range(3))
+        fleet.nodes[i].start()
+    waiting(lambda: fleet.leaders() == [fleet.nodes[0]], 60, "three to elect")
+    waiting(lambda: fleet.occurrences(), 60, "the job to run")
+    for i in (3, 4):
+        fleet.nodes[i].start()
+    waiting(lambda: of.shown(3, "conflicting_sizes") == [3], 60, "the newcomers to see that the others count three")
+    count = len(fleet.occurrences())
+    for i in range(3):
+        of.edit(i, range(5))
+    waiting(lambda: [of.shown(i, "conflict") for i in range(5)] == [False] * 5, 60, "all to count five")
+    waiting(lambda: [of.shown(i, "leader") for i in range(5)] == ["node-a"] * 5, 60, "five to have one leader")
+    waiting(lambda: len(fleet.occurrences()) > count + 2, 60, "the job to go on")
+    assert duplicates(fleet) == []
+    assert of.shown(0, "quorum") == 3
+    last = fleet.nodes[4]
+    last.send(signal.SIGKILL)
+    last.wait(10)
+    mesh.papers.issue(last.name, not_after=datetime(2020, 1, 1, tzinfo=UTC))
+    last.start()
+    waiting(lambda: of.statuses(0) == ["agreed", "agreed", "agreed", "untrusted"], 60, "it to be untrusted")
+    assert "expired" in of.shown(0, "peers")[3]["last_error"]
+    assert not of.shown(4, "quorate")
+    assert fleet.leaders() == [fleet.nodes[0]]
+    assert duplicates(fleet) == []

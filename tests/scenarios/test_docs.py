@@ -191,6 +191,7 @@ def test_the_yaml_of_the_pages_is_valid(
     block: str, plugins: Plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPS_TOKEN", "open")
+    monkeypatch.setenv("POD_NAME", "cronstable-0")
     secret = tmp_path / "viewer"
     secret.write_text("sesame\n", encoding="utf-8")
     config = tmp_path / "cronstable.yaml"

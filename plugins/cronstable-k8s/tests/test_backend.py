@@ -167,6 +167,7 @@ def test_an_outage_shorter_than_the_deadline_changes_nothing(story: Any) -> None
         for member in fleet.members:
             member.line.cut = None
         await always(lambda: fleet.leaders == [old], during=DURATION)
+        assert fleet.leaders == [old]
 
     story(main)
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cronstable.core.job import Job, JobOptions
+from cronstable.core.job import Job, JobOptions, Json
 from cronstable.core.missed import (
     MOST,
     Checkpoint,
@@ -115,7 +115,7 @@ def test_jitter_spreads_jobs() -> None:
 
 
 def test_the_policy_of_a_job_is_in_its_keys() -> None:
-    raw = {"onMissed": "run-all", "startingDeadlineSeconds": 60, "catchupJitterSeconds": 5}
+    raw: dict[str, Json] = {"onMissed": "run-all", "startingDeadlineSeconds": 60, "catchupJitterSeconds": 5}
     assert missed_policy(raw) == MissedPolicy(OnMissed.RUN_ALL, 60.0, 5.0)
     assert missed_policy({}) == MissedPolicy()
     assert missed_policy({"startingDeadlineSeconds": None}) == MissedPolicy()
