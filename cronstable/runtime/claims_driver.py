@@ -317,10 +317,14 @@ class ClaimsDriver:
     async def _turn(self, session: Session) -> bool:
         """One thing; True when there may be another one right away."""
         self._revive(session)
-        if claim_log.is_open(session.state) and not await session.handover.look():
-            # A run of the node before may still be under way: whom it blocks is not known yet.
-            await self._breathe(session, answered=False)
-            return True
+        if claim_log.is_open(session.state):
+            known = await session.handover.look()
+            # Meanwhile the lease may have been lost and won again: what follows is then for the new term.
+            self._follow_term(session)
+            if not known:
+                # A run of the node before may still be under way: whom it blocks is not known yet.
+                await self._breathe(session, answered=False)
+                return True
         commands = self._feed(session, Ready(self._ids.token(8), self._wants(session)))
         for command in commands:
             await self._obey(session, command)
