@@ -92,7 +92,6 @@ class MissedRuns:
         self._claimer = claimer
         self._clock = clock
         self._log = log
-        self._start = int(clock.now().wall)
         self._boot = clock.now().boot
         self._seen: Mapping[str, Job] = MappingProxyType({})
         self._jobs: tuple[Job, ...] = ()
@@ -211,6 +210,11 @@ class MissedRuns:
                 self._mark(job, Checkpoint(definition(job), int(self._clock.now().wall)))
         self._given_up = {name: at for name, at in self._given_up.items() if name in self._gaps}
 
+    def _gap(self, checkpoint: Checkpoint | None, job: Job) -> Gap | None:
+        """What was missed before the scheduler of this daemon looked at its first job set."""
+        start = self._scheduler.since
+        return None if start is None else gap_of(checkpoint, job, start)
+
     def _same(self, job: Job) -> bool:
         known = self._checkpoints.get(job.name)
         return known is None or known.definition == definition(job)
@@ -226,7 +230,7 @@ class MissedRuns:
             self._begin(job)
             return True
         # A store that a reload brought is not the one in which this start finds what was missed.
-        gap = gap_of(found, job, self._start) if self._generation == 1 else None
+        gap = self._gap(found, job) if self._generation == 1 else None
         if gap is not None and not self._may_be_owed(job):
             gap = None
         if gap is not None:
@@ -309,7 +313,7 @@ class MissedRuns:
         if newest is None:
             return False
         found = Checkpoint.of(newest.record) if newest.record is not None else None
-        gap = gap_of(found, job, self._start)
+        gap = self._gap(found, job)
         if gap is None:
             # Settled by the owner before us.
             self._gaps.pop(job.name, None)

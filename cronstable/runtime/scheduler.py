@@ -56,6 +56,8 @@ class Scheduler:
         self.claimer: Claimer | None = None
         self.paused_since: Callable[[str, EpochSeconds], EpochSeconds | None] = lambda job, at: None
         self.after_success: Callable[[Job], Decision | None] = lambda job: None
+        self.since: EpochSeconds | None = None
+        """Of the first job set that was loaded: what falls due later is decided here, what is not later was missed."""
         self.jobs: Mapping[str, Job] = MappingProxyType({})
         self.pauses: Mapping[str, Pause] = MappingProxyType({})
 
@@ -64,7 +66,10 @@ class Scheduler:
     def load(self, jobs: Iterable[Job]) -> None:
         """Take over a job set; running jobs are not touched."""
         self.jobs = MappingProxyType({job.name: job for job in jobs})
-        self._agenda.load(self.jobs.values(), self._clock.now().wall)
+        now = self._clock.now().wall
+        self._agenda.load(self.jobs.values(), now)
+        if self.since is None:
+            self.since = int(now)
         self._launcher.forget(self.jobs)
         self._dirty = True
         self.poke()

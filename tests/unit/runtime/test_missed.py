@@ -186,12 +186,14 @@ def live(
     before: Callable[[World], None] = lambda world: None,
     node: str = "node-a",
     fail_closed: bool = False,
+    begins: float = 0.0,
 ) -> World:
-    """A daemon lives for ``seconds`` from the wall time ``at`` and is killed."""
+    """A daemon lives for ``seconds`` from the wall time ``at`` and is killed; it schedules after ``begins`` seconds."""
 
     async def main() -> World:
         world = World(contents, jobs, at, node=node, fail_closed=fail_closed)
         before(world)
+        await world.clock.sleep(begins)
         world.scheduler.load(jobs)
         async with anyio.create_task_group() as tasks:
             world.launcher.bind(tasks)
@@ -245,6 +247,14 @@ def test_a_restart_within_a_slot_owes_nothing_and_a_first_start_neither() -> Non
     contents, one = Contents(), job(onMissed="run-all")
     assert live(contents, [one], NOON - 30, 50).caught_up() == []
     assert live(contents, [one], NOON + 20, 20).caught_up() == []
+
+
+def test_what_falls_due_while_the_daemon_comes_up_was_missed_too() -> None:
+    contents, one = Contents(), job(onMissed="run-all")
+    live(contents, [one], NOON - 30, 40)
+    world = live(contents, [one], NOON + MINUTE - 1, 100, begins=3)
+    assert world.caught_up() == [NOON + MINUTE]
+    assert world.on_time() == [NOON + 2 * MINUTE]
 
 
 def test_without_the_key_nothing_is_caught_up_and_nothing_written() -> None:
