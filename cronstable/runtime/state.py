@@ -97,6 +97,7 @@ class StateKeeper:
         self._opened = anyio.Event()
         self._failed = anyio.Event()
         self._tried = anyio.Event()
+        self._hurry = anyio.Event()
         self._store: StateStore | None = None
         self._proven = False
         self._said: set[str] = set()
@@ -377,11 +378,14 @@ class StateKeeper:
                 tasks.cancel_scope.cancel()
 
     async def flush(self, within: Seconds = FLUSH) -> None:
-        """Give what still waits a last chance; it is worth nothing when the store is not open."""
-        if self._store is None:
-            return
+        """Give what still waits a last chance: whoever stops a daemon may just have made room for it to write."""
         with anyio.move_on_after(within, shield=True):
-            await self._queue.empty()
+            if self._store is None and len(self._queue):
+                tried = self._tried
+                self._hurry.set()
+                await tried.wait()
+            if self._store is not None:
+                await self._queue.empty()
 
     async def finish(self) -> None:
         """The daemon stops: flush, and count what cannot be written."""
@@ -403,7 +407,9 @@ class StateKeeper:
                         fresh = False
                         await self._failed.wait()
                         pause = FIRST_RETRY if self._proven else pause
-                    await self._clock.sleep(pause * (0.75 + self._rng.random() / 2))
+                    self._hurry = anyio.Event()
+                    with anyio.move_on_after(pause * (0.75 + self._rng.random() / 2)):
+                        await self._hurry.wait()
                     pause = min(2 * pause, LONGEST_RETRY)
         finally:
             self._store = None

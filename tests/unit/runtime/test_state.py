@@ -237,6 +237,24 @@ def test_a_full_disk_costs_the_writes_that_it_refuses_and_they_are_counted() -> 
     play(scene)
 
 
+@pytest.mark.parametrize("room", [True, False])
+def test_what_waits_at_a_stop_is_written_when_somebody_just_made_room(room: bool) -> None:
+    async def scene(world: World) -> None:
+        world.store.down = True
+        world.keeper.write(RUNS, "runs/a", {"n": 0})
+        await anyio.sleep(300)
+        world.keeper.write(RUNS, "runs/b", {"n": 1})
+        await anyio.sleep(0.2)
+        world.store.down = not room
+        began = world.clock.now().boot
+        await world.keeper.finish()
+        assert world.clock.now().boot - began <= 5.0
+        assert world.store.of("runs/b") == ([encode({"n": 1})] if room else [])
+        assert bool(world.host.logged("are lost")) is not room
+
+    play(scene)
+
+
 def test_a_hung_store_holds_up_no_writer_and_every_reader_for_ten_seconds_at_most() -> None:
     async def scene(world: World) -> None:
         world.store.hung = True
