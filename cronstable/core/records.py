@@ -81,14 +81,17 @@ def stream(prefix: str, *names: str) -> str:
 
 
 def run_row(record: RunRecord, node: str) -> Mapping[str, Json]:
-    """What ``runs/<job>`` keeps of a run or a skip: everything but its output. Times are seconds of wall clocks."""
+    """What ``runs/<job>`` keeps of a run or a skip: everything but its output. Times are seconds of wall clocks.
+
+    ``node``: who writes it down, and ran it unless the record says otherwise.
+    """
     used = record.resources
     row: dict[str, Json] = {
         "runId": record.key.run_id,
         "scheduledAt": record.key.scheduled_at,
         "attempt": record.key.attempt,
         "trigger": record.key.trigger.value,
-        "node": node,
+        "node": record.node or node,
         "outcome": record.outcome.value,
         "exitCode": record.exit_code,
         "startedAt": record.started_at,
@@ -167,12 +170,15 @@ def merge_rows(limit: int, *sources: Iterable[RunRecord]) -> tuple[RunRecord, ..
     """The last ``limit`` rows of all sources by the time they ended, oldest first, each run once.
 
     By their times and not by their places: a run that took long is written after a shorter one that began later, and
-    records of several nodes, or written twice after a lost answer, stand in any order.
+    records of several nodes, or written twice after a lost answer, stand in any order. Who ran it knows how it ended
+    better than who took it for dead.
     """
     found: dict[tuple[str, int | None, float], RunRecord] = {}
     for source in sources:
         for record in source:
             key = record.key
             same = (key.run_id, None, 0.0) if key.run_id else ("", key.scheduled_at, record.finished_at)
-            found.setdefault(same, record)
+            before = found.get(same)
+            if before is None or (before.outcome is Outcome.UNKNOWN and record.outcome is not Outcome.UNKNOWN):
+                found[same] = record
     return tuple(sorted(found.values(), key=lambda record: record.finished_at))[max(0, len(found) - limit) :]

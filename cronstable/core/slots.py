@@ -16,7 +16,7 @@ from cronstable.core.clock import Instant, Seconds
 from cronstable.core.job import Json
 from cronstable.core.lease import CHALLENGER_MARGIN, bounded_ttl, dead_at
 from cronstable.core.lease_values import Standing
-from cronstable.core.store import Grant, Held, LeaseRecord, Observation, Seen, Unreadable, Vacant
+from cronstable.core.store import Grant, Held, Holder, LeaseRecord, Observation, Seen, Unreadable, Vacant
 
 SHORTEST_TTL: Final[Seconds] = 5.0
 """Of ``state.slotTtlSeconds`` (reference 4)."""
@@ -71,10 +71,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """The slot is ours until ``until`` (boot seconds) at least."""
+    """The slot is ours until ``until`` (boot seconds) at least. ``dead``: who had it up to now, and did not let go."""
 
     grant: Grant
     until: float
+    dead: Holder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,8 @@ def entering(
         boot = answer.now.boot
         match answer.observation:
             case Held(grant):
-                return Entered(grant, answer.sent + min(grant.ttl, ttl)), None
+                dead = over.record.holder if over is not None else None
+                return Entered(grant, answer.sent + min(grant.ttl, ttl), dead), None
             case Vacant():
                 standing = None
                 holder = "a node that just let go"

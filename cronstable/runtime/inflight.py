@@ -28,6 +28,7 @@ LOOK_OFTEN: Final[Seconds] = 0.1
 READERS: Final = 8
 KEPT: Final = KEEP[WriteKind.INFLIGHT]
 LOST = "the daemon that started it died before it ended; how it ended is not known"
+TAKEN_OVER = "its node let its slot run out before it ended; how it ended is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,19 +242,37 @@ class InFlight:
         if self._lives(left.process):
             self._adopt(job, left)
             return
-        self._close(job.name, left.proc, left.key.run_id, "reconciled-crash")
+        await self._write_off(job, left, "reconciled-crash", LOST)
+
+    async def _write_off(self, job: Job, left: Left, reason: str, why: str) -> None:
+        """Nobody will say any more how the run ended: close its record, and give it a row unless it has one."""
+        self._close(job.name, left.proc, left.key.run_id, reason)
         rows = await self._history.last(job.name)
         if rows is None or all(row.key.run_id != left.key.run_id for row in rows):
-            self._launcher.remember(self._lost(left, Outcome.UNKNOWN))
-            self._log.warning("job %s: run %s: %s", job.name, left.key.run_id, LOST)
+            self._launcher.remember(self._lost(left, Outcome.UNKNOWN, why))
+            self._log.warning("job %s: run %s: %s", job.name, left.key.run_id, why)
+
+    def taken_over(self, job: Job, holder: str) -> None:
+        """This node took the slot of ``job`` out of the hands of the node ``holder``, which seems to be dead.
+
+        It may never come back to say what became of its run. One of this host is settled by its process.
+        """
+        if self._tasks is not None:
+            self._tasks.start_soon(self._take_over, job, holder)
+
+    async def _take_over(self, job: Job, holder: str) -> None:
+        records = await self._keeper.read(stream("inflight", job.name), limit=KEPT)
+        for left in unfinished(job.name, records or ()):
+            if left.node == holder and left.host != self._hostname:
+                await self._write_off(job, left, "reconciled-takeover", TAKEN_OVER)
 
     def _lives(self, process: tuple[int, str]) -> bool:
         pid, mark = process
         return mark != "" and self._table.mark(pid) == mark
 
-    def _lost(self, left: Left, outcome: Outcome) -> RunRecord:
+    def _lost(self, left: Left, outcome: Outcome, why: str = LOST) -> RunRecord:
         now = self._clock.now().wall
-        return RunRecord(left.key, outcome, None, left.started_at, now, None, fail_reason=LOST, node=left.node)
+        return RunRecord(left.key, outcome, None, left.started_at, now, None, fail_reason=why, node=left.node)
 
     # -- survivors ----------------------------------------------------------------------------------------------------
 

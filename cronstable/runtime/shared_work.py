@@ -77,6 +77,7 @@ class SharedWork:
         self.slots = Slots(
             keeper=keeper, leases=leases, runs=launcher, chores=self._chores, clock=clock, log=log, node=node
         )
+        self.slots.taken_over = durable.inflight.taken_over
         launcher.slots = self.slots
 
     def bind(self, tasks: TaskGroup) -> None:

@@ -106,6 +106,8 @@ class Slots:
         self._seen: dict[str, tuple[str, float]] = {}
         self._tasks: TaskGroup | None = None
         self._silent = False
+        self.taken_over: Callable[[Job, str], None] = lambda job, holder: None
+        """Is told of a slot that was taken out of the hands of a dead node, and the name of that."""
 
     def bind(self, tasks: TaskGroup) -> None:
         """Say which task group slots are renewed in; once, before the first run."""
@@ -194,12 +196,15 @@ class Slots:
                 ask = move.send(Answer(observation, sent, self._clock.now()))
             except StopIteration as end:
                 entry, self._standing[name] = end.value
-                return self._found(name, before, entry)
+                return self._found(job, before, entry)
 
-    def _found(self, name: str, before: Slot, entry: Entry) -> Entry:
+    def _found(self, job: Job, before: Slot, entry: Entry) -> Entry:
+        name = job.name
         match entry:
             case Entered():
                 self._seen.pop(name, None)
+                if entry.dead is not None:
+                    self.taken_over(job, entry.dead.name)
                 self._slots[name] = enter(before, entry)
                 if self._tasks is not None:
                     self._tasks.start_soon(self._keep, name, entry.grant.fence)

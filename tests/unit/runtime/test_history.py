@@ -330,6 +330,14 @@ def test_the_latest_run_is_the_one_that_ended_last_whatever_order_records_stand_
     assert len(merged) == min(limit, len(whole))
 
 
+def test_who_ran_a_run_knows_how_it_ended_better_than_who_took_it_for_dead() -> None:
+    key = RunKey("r1", "a", 60, 0, Trigger.SCHEDULE)
+    guessed = RunRecord(key, Outcome.UNKNOWN, None, 60.0, 70.0, None, node="node-a")
+    ended = RunRecord(key, Outcome.SUCCESS, 0, 60.0, 90.0, 30.0, node="node-a")
+    assert merge_rows(20, [guessed], [ended]) == merge_rows(20, [ended], [guessed]) == (ended,)
+    assert run_row(guessed, "node-b")["node"] == "node-a"
+
+
 def test_every_job_has_a_stream_that_a_store_takes_and_no_two_share_one() -> None:
     names = ["a", "a/b", "/", "//", "/a", "a/", "x" * 600, "x" * 601, "etc/cron.d/x:3"]
     streams = [stream("runs", name) for name in names]

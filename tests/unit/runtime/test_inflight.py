@@ -298,6 +298,22 @@ def test_what_another_host_left_is_settled_only_where_no_other_host_can_be(topol
     live(contents, Machine("other"), [one], after, topology=topology)
 
 
+def test_whose_slot_was_taken_over_has_a_row_for_what_it_left_and_others_have_none() -> None:
+    contents, machine, one = Contents(), Machine(), job()
+    live(contents, machine, [one], die_during_a_run, hostname="before", topology=Topology.SHARED)
+
+    async def after(world: World) -> None:
+        world.inflight.taken_over(one, "another")
+        await world.clock.sleep(5)
+        assert world.outcomes() == []
+        world.inflight.taken_over(one, "node-a")
+        await world.clock.sleep(5)
+        assert world.outcomes() == [Outcome.UNKNOWN]
+
+    live(contents, Machine("other"), [one], after, topology=Topology.SHARED)
+    assert kinds(contents) == ["open", "closed"]
+
+
 def test_a_run_that_ended_between_its_row_and_its_record_gets_no_second_row() -> None:
     contents, machine, one = Contents(), Machine(), job()
 

@@ -315,9 +315,12 @@ def test_the_slot_of_a_killed_daemon_is_had_once_it_has_stood_still() -> None:
         await anyio.sleep(1)
         assert b.outcomes == ["slot-held"]
         await anyio.sleep(TTL)
+        told: list[tuple[str, str]] = []
+        b.slots.taken_over = lambda job, holder: told.append((job.name, holder))
         b.start()
         await anyio.sleep(TTL + 5)
         assert world.living == ["b"]
+        assert told == [("job", "a")]
 
     play(script)
 
