@@ -10,7 +10,7 @@ def state_document(state: StateStatus) -> dict[str, Json]:
     info = state.info
     return {
         "backend": state.backend,
-        "open": info is not None,
+        "open": info is not None and state.error is None,
         "topology": None if info is None else info.topology.value,
         "location": None if info is None else info.location,
         "error": state.error,

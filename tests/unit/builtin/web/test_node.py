@@ -127,10 +127,15 @@ async def test_the_state_store_is_shown_without_what_it_contains_and_404_without
         )
         host.set(state=broken)
         shown = await call("GET", "/state")
+        info = StoreInfo("filesystem", Topology.SHARED, "/mnt/x")
+        host.set(state=StateStatus("filesystem", info, "No space left on device"))
+        lost = await call("GET", "/state")
     assert (none.status, none.json) == (404, {"error": "there is no state section in the configuration"})
     assert shown.json["open"] is False
     assert (shown.json["error"], shown.json["on_store_unavailable"]) == ("/mnt/x: no such directory", "fail-closed")
     assert shown.json["dropped_writes"] == {"run-record": 2}
+    assert lost.json["open"] is False
+    assert (lost.json["topology"], lost.json["error"]) == ("shared", "No space left on device")
     assert shown.json["operations"] == {"append": {"count": 3, "errors": 1, "seconds": 0.25}}
 
 
