@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import copy
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,8 +19,10 @@ from cronstable_etcd.settings import parse
 from cronstable.api import Election, LeaseRecord, LeaseStore, SecretSource
 from cronstable.testing.claims_contract import ClaimLogContract
 from cronstable.testing.election_contract import ElectionContract, LeaseWorld
+from cronstable.testing.fault_contract import ClaimFaultContract, LeaseFaultContract
 from cronstable.testing.host import FakeHost
 from cronstable.testing.lease_contract import LeaseDoor, LeaseStoreContract
+from cronstable.testing.levels import Level, certify
 from cronstable.testing.marks_contract import RebootMarksContract
 
 NUMBERS: Iterator[int] = itertools.count()
@@ -62,6 +66,17 @@ class ModelDoor:
         for node in self._nodes:
             node.line.cut = None
 
+    async def expire_now(self) -> None:
+        self.model.revoke(self.model.keys[b"cronstable/leader"].lease)
+
+    @asynccontextmanager
+    async def rollback(self) -> AsyncIterator[None]:
+        """As after a restore of a snapshot: revisions are counted a second time."""
+        model = self.model
+        before = copy.deepcopy((model.keys, model.leases, model.deleted, model.revision))
+        yield
+        model.keys, model.leases, model.deleted, model.revision = before
+
 
 class RealDoor:
     """Front and back door of one election name of a real etcd."""
@@ -78,31 +93,51 @@ class RealDoor:
         return store
 
     async def record(self) -> LeaseRecord | None:
-        name = self._name.encode()
-        key, end = (base64.b64encode(text).decode() for text in (name, name + b"0"))
-        found = await self._call("range", {"key": key, "range_end": end})
-        keys = {base64.b64decode(kv["key"]): base64.b64decode(kv["value"]) for kv in found.get("kvs", [])}
-        record: LeaseRecord | None = self._read(keys, name)
+        found = await self._everything()
+        keys = {base64.b64decode(kv["key"]): base64.b64decode(kv["value"]) for kv in found}
+        record: LeaseRecord | None = self._read(keys, self._name.encode())
         return record
 
     async def delete(self) -> None:
-        await self._call("deleterange", {"key": self._key})
+        await self._call("kv/deleterange", {"key": self._key})
 
     async def garble(self) -> None:
         value = base64.b64encode(b"garbage").decode()
-        await self._call("put", {"key": self._key, "value": value})
+        await self._call("kv/put", {"key": self._key, "value": value})
 
-    async def _call(self, name: str, body: dict[str, str]) -> dict[str, Any]:
+    async def expire_now(self) -> None:
+        (leader,) = [kv for kv in await self._everything() if kv["key"] == self._key]
+        await self._call("lease/revoke", {"ID": leader["lease"]})
+
+    @asynccontextmanager
+    async def rollback(self) -> AsyncIterator[None]:
+        """As after a restore of a copy of the keys, whose leases still live."""
+        before = await self._everything()
+        yield
+        await self._call("kv/deleterange", self._prefix)
+        puts = [{"request_put": {key: kv[key] for key in ("key", "value", "lease") if key in kv}} for kv in before]
+        await self._call("kv/txn", {"success": puts})
+
+    async def _everything(self) -> list[dict[str, Any]]:
+        found = await self._call("kv/range", self._prefix)
+        keys: list[dict[str, Any]] = found.get("kvs", [])
+        return keys
+
+    async def _call(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         if self._credentials is not None:
-            answer: dict[str, Any] = await self._cluster.as_root(f"/v3/kv/{name}", body)
+            answer: dict[str, Any] = await self._cluster.as_root(f"/v3/{name}", body)
         else:
-            answer = await self._cluster.call(f"/v3/kv/{name}", body, timeout=20)
+            answer = await self._cluster.call(f"/v3/{name}", body, timeout=20)
         assert answer["status"] == 200, answer
         return answer
 
     @property
     def _key(self) -> str:
         return base64.b64encode(self._name.encode()).decode()
+
+    @property
+    def _prefix(self) -> dict[str, str]:
+        return {"key": self._key, "range_end": base64.b64encode(self._name.encode() + b"0").decode()}
 
     @asynccontextmanager
     async def outage(self) -> AsyncIterator[None]:
@@ -133,6 +168,20 @@ class TestEtcdMarks(RebootMarksContract):
 
 class TestEtcdClaims(ClaimLogContract):
     """The claim log."""
+
+
+class TestEtcdLeaseFaults(LeaseFaultContract):
+    """The lease while things go wrong."""
+
+    expires_itself = True
+
+
+class TestEtcdClaimFaults(ClaimFaultContract):
+    """The claim log while things go wrong."""
+
+
+def test_the_backend_is_certified_for_all_that_it_declares() -> None:
+    assert certify(sys.modules[__name__], capabilities=CAPABILITIES).level is Level.FAULTS
 
 
 @pytest.mark.integration

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from cronstable_k8s import CAPABILITIES
 from cronstable_k8s.backend import KubernetesElection
 from cronstable_k8s.settings import parse
 from cronstable_k8s.store import KubernetesLeaseStore
@@ -16,8 +19,10 @@ from cronstable_k8s.store import KubernetesLeaseStore
 from cronstable.api import Election, Holder, LeaseRecord, LeaseStore
 from cronstable.testing.claims_contract import ClaimLogContract
 from cronstable.testing.election_contract import ElectionContract
+from cronstable.testing.fault_contract import ClaimFaultContract, LeaseFaultContract
 from cronstable.testing.host import FakeHost
 from cronstable.testing.lease_contract import LeaseDoor, LeaseStoreContract
+from cronstable.testing.levels import Level, certify
 from cronstable.testing.marks_contract import RebootMarksContract
 
 NUMBERS: Iterator[int] = itertools.count()
@@ -71,6 +76,14 @@ class StandInDoor:
         for node in self._nodes:
             node.line.cut = None
 
+    @asynccontextmanager
+    async def rollback(self) -> AsyncIterator[None]:
+        """As after a restore of the etcd below: versions are counted a second time."""
+        server = self.server
+        before = copy.deepcopy((server.leases, server.version, server.history))
+        yield
+        server.leases, server.version, server.history = before
+
 
 class RealDoor:
     """Front and back door of one Lease of a real apiserver."""
@@ -102,6 +115,15 @@ class RealDoor:
         self._line.down = True
         yield
         self._line.down = False
+
+    @asynccontextmanager
+    async def rollback(self) -> AsyncIterator[None]:
+        """As ``kubectl replace`` of a copy does: the same object with what it said then, in a new version."""
+        before = json.loads((await self._real.call("GET", self._name)).content)
+        yield
+        now = json.loads((await self._real.call("GET", self._name)).content)
+        before["metadata"]["resourceVersion"] = now["metadata"]["resourceVersion"]
+        assert (await self._real.call("PUT", self._name, before)).status == 200
 
 
 class _Cut:
@@ -141,6 +163,18 @@ class TestKubernetesClaims(ClaimLogContract):
     """The claim log, which is inside the Lease."""
 
     lies_in_the_lease = True
+
+
+class TestKubernetesLeaseFaults(LeaseFaultContract):
+    """The lease while things go wrong."""
+
+
+class TestKubernetesClaimFaults(ClaimFaultContract):
+    """The claim log while things go wrong."""
+
+
+def test_the_backend_is_certified_for_all_that_it_declares() -> None:
+    assert certify(sys.modules[__name__], capabilities=CAPABILITIES).level is Level.FAULTS
 
 
 class KubernetesWorld:
