@@ -15,6 +15,7 @@ from datetime import UTC
 
 import anyio
 from cronstable_fs.state import make
+from cronstable_fs.state_layout import StateLayout
 from cronstable_fs.state_settings import parse_state
 
 from cronstable.config.model import StateConfig
@@ -40,6 +41,8 @@ from cronstable.runtime.threads import ThreadLanes
 from cronstable.testing.host import NoHttp, NoProcesses
 
 RUNS = 1000
+ORIGINALS = 20
+"""Jobs whose records are written one by one."""
 RUN = Decision(Verdict.RUN, Reason.NO_ELECTION)
 LOG = logging.getLogger("benchmark")
 
@@ -121,12 +124,26 @@ class Node:
 
 
 async def fill(path: str, jobs: dict[str, Job], rows: int) -> None:
-    """Rows of runs that were."""
+    """Rows of runs that were. Most jobs get links to the records of others: ten million files would take 40 GB."""
+    names = list(jobs)
+    await write(path, names[:ORIGINALS], rows)
+    layout = StateLayout.of(path, "default")
+    originals = [layout.stream(stream("runs", name)) for name in names[:ORIGINALS]]
+    listed = [os.listdir(original) for original in originals]
+    for number, name in enumerate(names[ORIGINALS:]):
+        copy, original = layout.stream(stream("runs", name)), originals[number % ORIGINALS]
+        os.mkdir(copy, 0o700)
+        for record in listed[number % ORIGINALS]:
+            os.link(os.path.join(original, record), os.path.join(copy, record))
+
+
+async def write(path: str, names: Sequence[str], rows: int) -> None:
+    """Rows through the store."""
     store = make(parse_state({"path": path}), host_with(Careless()))
     await store.open()
-    waiting = iter(jobs)
+    waiting = iter(names)
 
-    async def write() -> None:
+    async def write_all() -> None:
         for name in waiting:
             for number in range(rows):
                 key = RunKey(f"{name}-{number}", name, number * 60)
@@ -135,7 +152,7 @@ async def fill(path: str, jobs: dict[str, Job], rows: int) -> None:
 
     async with anyio.create_task_group() as tasks:
         for _ in range(8):
-            tasks.start_soon(write)
+            tasks.start_soon(write_all)
     await store.aclose()
 
 
