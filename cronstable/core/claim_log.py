@@ -69,7 +69,7 @@ BEHIND: Final = 2 * ALLOWANCE
 """Seconds that a leader may be behind the floor: a log that just began has it ahead of every clock. It waits then."""
 DOUBT: Final = 3.0
 """Seconds for which a record that must exist is looked for before the log counts as damaged."""
-PEEKS: Final = 1000
+PEEKS: Final = 100
 """Records in a row that may be missing or damaged, until the last one is gone to: its number was made up."""
 REMEMBERED_SETS: Final = 8
 

@@ -106,7 +106,7 @@ class Teller:
         self.feed(at, node, Ended())
 
     def on_open(self, at: float, node: str, words: list[str]) -> None:
-        for _ in range(2300):
+        for _ in range(400):
             self.ready(at, node, Wants(), words)
             term = self.state(node).term
             if is_open(self.state(node)) or term is None or term.phase is Phase.OVER or words:
