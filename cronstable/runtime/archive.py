@@ -16,7 +16,7 @@ from cronstable.core.records import WriteKind, stream
 from cronstable.core.redaction import looks_secret, redact, sources
 from cronstable.core.runs import LiveRun, RunRecord
 from cronstable.plugin.protocols import Host
-from cronstable.runtime.courier import Courier
+from cronstable.runtime.courier import Courier, Refusal
 from cronstable.runtime.state import StateKeeper
 
 LONGEST: Final = 384 * 1024
@@ -36,6 +36,7 @@ class Archive:
         self._config = config
         self._environ = environ
         self._courier = Courier("archived output", log=host.log, deadline=READ_WITHIN + 1)
+        self._at_start: dict[str, frozenset[str] | None] = {}
 
     def bind(self, tasks: TaskGroup) -> None:
         """Say which task group the work is done in."""
@@ -46,22 +47,40 @@ class Archive:
         await self._courier.idle()
 
     def started(self, job: Job, run: LiveRun) -> None:
-        """Nothing to keep yet."""
+        """Learn the secrets that the run was given: at its end they may have been replaced by others."""
+        if self._keeper.configured and job.options.raw.get("archiveOutput") and _redacts(job):
+            self._at_start[run.key.run_id] = None
+            self._courier.post(job.name, lambda: self._learn(job, run.key.run_id))
 
     def finished(self, job: Job, record: RunRecord) -> None:
         """Keep what was captured, some time soon."""
         captured = record.stdout is not None or record.stderr is not None
         if captured and self._keeper.configured and job.options.raw.get("archiveOutput"):
             self._courier.post(job.name, lambda: self._keep(job, record))
+        else:
+            self._at_start.pop(record.key.run_id, None)
+
+    async def _learn(self, job: Job, run_id: str) -> None:
+        self._at_start[run_id] = await self._secrets(job)
+
+    async def _secrets(self, job: Job) -> frozenset[str]:
+        config = self._config()
+        return await self._threads.run(lambda: self._known(job, config), timeout=READ_WITHIN, lane="archive")
+
+    def _known(self, job: Job, config: Config) -> frozenset[str]:
+        return frozenset([*_of_config(config, job, self._environ), *_of_environment(job, self._environ)])
 
     async def _keep(self, job: Job, record: RunRecord) -> None:
         policy = self._keeper.policy
         streams = {"stdout": record.stdout, "stderr": record.stderr}
         texts = {name: text for name, text in streams.items() if text is not None}
-        if job.options.raw.get("redactArchivedSecrets", True):
-            config = self._config()
+        at_start = self._at_start.pop(record.key.run_id, frozenset())
+        if _redacts(job):
+            if at_start is None:
+                raise Refusal("the secrets of a run could not be looked up when it started")
+            known = at_start | await self._secrets(job)
             texts = await self._threads.run(
-                lambda: self._redacted(job, texts, config), timeout=READ_WITHIN, lane="archive"
+                lambda: {name: redact(text, known) for name, text in texts.items()}, timeout=READ_WITHIN, lane="archive"
             )
         data: dict[str, Json] = {"runId": record.key.run_id, "finishedAt": record.finished_at}
         for name, text in texts.items():
@@ -69,9 +88,9 @@ class Archive:
         keep = policy.max_runs_per_job if policy is not None else None
         self._keeper.write(WriteKind.LOG, stream("logs", job.name), data, keep=keep)
 
-    def _redacted(self, job: Job, texts: Mapping[str, str], config: Config) -> dict[str, str]:
-        known = [*_of_config(config, job, self._environ), *_of_environment(job, self._environ)]
-        return {name: redact(text, known) for name, text in texts.items()}
+
+def _redacts(job: Job) -> bool:
+    return bool(job.options.raw.get("redactArchivedSecrets", True))
 
 
 def end_of(text: str) -> str:

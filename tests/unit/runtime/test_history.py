@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import anyio
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +65,7 @@ class World:
         self.host = FakeHost(self.clock)
         self.store = Store(self.clock, contents)
         self.output: tuple[str | None, str | None] = (None, None)
+        self.meanwhile: Callable[[], object] = lambda: None
         self.told: list[tuple[str, int]] = []
         self.environ = {"API_TOKEN": "tok-12345", "HOME": "/home/x"}
         self.config = Config(
@@ -105,6 +108,7 @@ class World:
         now = self.clock.now().wall
         on_started(LiveRun(request.key, 7, now))
         await self.clock.sleep(1.0)
+        self.meanwhile()
         out, err = self.output
         return RunRecord(request.key, Outcome.SUCCESS, 0, now, now + 1, 1.0, stdout=out, stderr=err)
 
@@ -240,6 +244,27 @@ def test_output_whose_secrets_cannot_be_looked_up_is_not_kept(tmp_path: Path) ->
     world = live(contents, [one], scene)
     assert "logs/a" not in contents.streams
     assert world.host.logged("archived output of job a")
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_secrets_that_are_replaced_while_a_run_lives_are_masked_as_it_was_given_them(
+    tmp_path: Path, readable: bool
+) -> None:
+    contents, env_file = Contents(), tmp_path / "env"
+    one = job(archiveOutput=True)
+    one = replace(one, options=replace(one.options, env_file=str(env_file)))
+    if readable:
+        env_file.write_text("APP_PASSWORD=marlin88\n")
+
+    async def scene(world: World) -> None:
+        world.output = ("marlin88 then swordfish", None)
+        world.meanwhile = lambda: env_file.write_text("APP_PASSWORD=swordfish\n")
+        await world.once(one)
+
+    world = live(contents, [one], scene)
+    texts = [(decode(record) or {}).get("stdout") for record in contents.streams.get("logs/a", {}).values()]
+    assert texts == ([f"{MASK} then {MASK}"] if readable else [])
+    assert bool(world.host.logged("archived output of job a")) is not readable
 
 
 def test_of_too_much_output_the_end_is_kept() -> None:
