@@ -113,6 +113,8 @@ class ClaimsDriver:
         self._launcher = launcher
         self._log = log
         self._session: Session | None = None
+        self._begun: tuple[str, ...] = ()
+        """Started, and not yet said in the log by a session that is over: the next one must not take them for lost."""
         self._launching: set[str] = set()
         self._settled = anyio.Event()
         self._wake = anyio.Event()
@@ -240,7 +242,8 @@ class ClaimsDriver:
             except Exception:  # noqa: BLE001 - see below
                 # Ours or a backend's bug: it may cost what was claimed and not started, never the daemon.
                 self._log.exception("cluster: a bug in the claims; the log is read again")
-                self._session = session = None
+                self._end_session()
+                session = None
                 self._defer_missed()
                 again = False
                 await self._clock.sleep(SWEEP_EVERY)
@@ -263,19 +266,26 @@ class ClaimsDriver:
         claims = self._cluster.claims
         if claims is None:
             self._refuse_retries()
-            self._session = None
+            self._end_session()
             self._defer_missed()
             return None
         session = self._session
         if session is None or session.claims is not claims:
+            self._end_session()
             token = self._ids.token(6)
             handover = Handover(claims, self._launcher, self._clock, self._ids, token)
             session = Session(claims, self._cluster.catch_up, self._launcher.node, token, handover)
             self._session = session
+            for run_id in self._begun:
+                self._feed(session, Spawned(run_id))
             self._load(session)
         self._follow_term(session)
         self._forget_old(session)
         return session
+
+    def _end_session(self) -> None:
+        if self._session is not None:
+            self._begun, self._session = self._session.state.begun, None
 
     def _follow_term(self, session: Session) -> None:
         term = session.claims.term

@@ -793,6 +793,22 @@ def test_a_bug_costs_a_second_and_not_the_daemon(monkeypatch: pytest.MonkeyPatch
     run_virtual(story)
 
 
+def test_what_was_started_before_a_bug_is_not_taken_for_lost_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with fleet(jobs=(job("again", "0 * * * * * *", onUnfinishedClaim="rerun"),)) as f:
+            node = await f.node()
+            await f.until_wall(1.5)
+            assert [start.attempt for start in f.starts] == [0]
+            with monkeypatch.context() as patch:
+                patch.setattr(type(node.claims), "_sweep", lambda *_: 1 / 0)
+                await anyio.sleep(3)
+            await f.until_wall(50)
+            assert [start.attempt for start in f.starts] == [0]
+            assert [run for record in f.records() for run in record.begun] == [f.starts[0].run_id]
+
+    run_virtual(story)
+
+
 def test_what_is_older_than_the_window_is_claimed_as_attempt_one_and_runs_as_attempt_zero_once() -> None:
     async def story() -> None:
         async with fleet(jobs=(job("minutely", "0 * * * * * *"),)) as f:
