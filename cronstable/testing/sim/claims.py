@@ -48,6 +48,7 @@ from cronstable.runtime.claims_driver import (
     PATIENCE,
     PAUSE,
     REOPEN_AFTER,
+    SILENT,
     SPAWNING,
     STAND_DOWN,
     STOP_WITHIN,
@@ -86,6 +87,7 @@ class ClaimsSide:
         self._term: HeldTerm | None = None
         self._trimmed = 0
         self._crowded = False
+        self._silent = 0
         self._over_since: float | None = None
         self._left = Wants()
         self._swept_at = float("-inf")
@@ -202,9 +204,12 @@ class ClaimsSide:
 
     def _turn(self) -> Steps[bool]:
         self._revive()
-        if claim_log.is_open(self.state) and not (yield from self.handover.look()):
-            yield from pause(self._node, PAUSE)
-            return True
+        if claim_log.is_open(self.state):
+            known = yield from self.handover.look()
+            self._follow_term()
+            if not known:
+                yield from self._breathe(answered=False)
+                return True
         commands = self._feed(Ready(self._dice.token(8), self._wants()))
         yield from self._all(commands)
         return bool(commands)
@@ -278,12 +283,13 @@ class ClaimsSide:
                     self._feed(Looked(span))
                 term = self.state.term
                 if span is None or (term is not None and term.doubt is not None):
-                    yield from pause(self._node, PAUSE)
+                    yield from self._breathe(answered=span is not None)
             case Read(number):
                 answer = yield from self.door.read(number)
                 if answer is None:
-                    yield from pause(self._node, PAUSE)
+                    yield from self._breathe(answered=False)
                 else:
+                    self._silent = 0
                     yield from self._all(self._feed(Found(number, answer[0])))
             case Append(number, data):
                 yield from self._append(number, data)
@@ -324,9 +330,9 @@ class ClaimsSide:
         yield from self._all(commands)
         if isinstance(appended, Unknown):
             self._world.alarm(self._node, "unknown", "the claim log did not answer")
-        if isinstance(appended, Unknown):
-            yield from pause(self._node, PAUSE)
+            yield from self._breathe(answered=False)
             return
+        self._silent = 0
         self._crowded = self._crowded or isinstance(appended, Full)
         low = claim_log.trimmable(self.state)
         if low >= self._trimmed + (1 if self._crowded else TRIM_EVERY):
@@ -334,6 +340,11 @@ class ClaimsSide:
             self._trimmed, self._crowded = low, False
         if isinstance(appended, Full):
             yield from pause(self._node, PAUSE)
+
+    def _breathe(self, *, answered: bool) -> Steps[None]:
+        self._silent = 0 if answered else self._silent + 1
+        wait = PAUSE if self._silent < 2 else SILENT * self._dice.between(0.8, 1.2)
+        yield from pause(self._node, wait)
 
     def _record(self, name: str, at: EpochSeconds, decision: Decision) -> None:
         self._process.runs.record(self._world.jobs[name], at, decision)
