@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import anyio
 
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
+from cronstable.core.job import Json
 from cronstable.core.pauses import Interval, changed, forget, paused_since, record, replay
 from cronstable.core.records import KEEP, WriteKind, stream
 from cronstable.plugin.protocols import Pause
@@ -27,7 +29,7 @@ class Pauses:
         self._scheduler = scheduler
         self._clock = clock
         self._intervals: dict[str, tuple[Interval, ...]] = {}
-        self._changed_at: dict[str, float] = {}
+        self._written: dict[str, Mapping[str, Json]] = {}
         self._settled = anyio.Event()
         scheduler.paused_since = self.paused_since
 
@@ -39,11 +41,9 @@ class Pauses:
             since = now if pause.since is None else pause.since
             interval = Interval(since, pause.until, pause.note, pause.by, pause.channel)
         self._intervals[job] = self._recent(changed(self._intervals.get(job, ()), now, interval))
-        self._changed_at[job] = now
+        self._written[job] = change = {**record(now, interval), "job": job}
         self._scheduler.set_pause(job, pause)
-        self._keeper.write(
-            WriteKind.PAUSE, stream("paused", job), {**record(now, interval), "job": job}, keep=KEEP[WriteKind.PAUSE]
-        )
+        self._keeper.write(WriteKind.PAUSE, stream("paused", job), change, keep=KEEP[WriteKind.PAUSE])
 
     def paused_since(self, job: str, at: EpochSeconds) -> EpochSeconds | None:
         """When the pause began in which the occurrence ``at`` of ``job`` lies; None when it lies in none."""
@@ -78,17 +78,27 @@ class Pauses:
             records = await self._keeper.read(one)
             if records is None:
                 return False
-            at, intervals = replay(records)
-            # What was changed here and did not reach the store yet is newer.
-            if at > self._changed_at.get(job, float("-inf")):
-                self._changed_at[job] = at
-                self._intervals[job] = self._recent(intervals)
+            last, intervals = replay(records)
+            if not self._is_ahead(job, records, last) and (intervals := self._recent(intervals)) != self._known(job):
+                self._intervals[job] = intervals
                 self._scheduler.set_pause(job, self._in_force(job))
         return True
 
+    def _known(self, job: str) -> tuple[Interval, ...]:
+        return self._recent(self._intervals.get(job, ()))
+
+    def _is_ahead(self, job: str, records: Sequence[Mapping[str, Json]], last: float) -> bool:
+        """Whether what was changed here did not reach the store yet. The order there decides, and not the clocks."""
+        mine = self._written.get(job)
+        if mine is None or mine in records:
+            return False
+        at = mine["at"]
+        return isinstance(at, float) and at >= last
+
     def _in_force(self, job: str) -> Pause | None:
+        # Also one that has not begun by this clock: it was made on another node, or the clock was set back since.
         now = self._clock.now().wall
-        found = [one for one in self._intervals[job] if one.covers(now)]
+        found = [one for one in self._intervals[job] if one.until > now]
         if not found:
             return None
         one = found[-1]

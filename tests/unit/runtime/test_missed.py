@@ -335,6 +335,44 @@ def test_a_pause_of_another_node_counts_here_where_they_share_the_store() -> Non
     assert world.on_time() == []
 
 
+@pytest.mark.parametrize("ahead", [-900, 0, 900])
+def test_pauses_and_their_ends_count_in_the_order_they_were_made_whatever_the_clocks_of_nodes_say(ahead: int) -> None:
+    contents, one = Contents(), job()
+
+    def shared(world: World) -> None:
+        world.store.topology = Topology.SHARED
+
+    async def there(at: float, command: Pause | Resume) -> None:
+        other = World(contents, [one], at, node="node-b", fail_closed=False)
+        other.scheduler.load([one])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(other.keeper.run)
+            await other.keeper.settled(5)
+            await other.commands.do(command, OPERATOR)
+            await other.keeper.flush()
+            tasks.cancel_scope.cancel()
+
+    async def scene(world: World) -> None:
+        await there(NOON + ahead, Pause("a", NOON + 7200))
+        await world.clock.sleep(3600)
+        assert world.on_time() == []
+        await there(NOON + 3600 - ahead, Resume("a"))
+
+    world = live(contents, [one], NOON - 30, 7000, scene, before=shared)
+    assert world.on_time()[-1] == NOON + 6960
+    assert NOON + 3720 + abs(ahead) in world.on_time()
+
+
+def test_a_pause_outlives_a_clock_that_is_set_back_and_a_restart() -> None:
+    contents, one = Contents(), job()
+
+    async def pause(world: World) -> None:
+        await world.commands.do(Pause("a", NOON + 7200), OPERATOR)
+
+    live(contents, [one], NOON + 3600, 20, pause)
+    assert live(contents, [one], NOON, 600).on_time() == []
+
+
 def test_a_store_that_comes_later_is_read_before_anything_is_written_over_its_watermark() -> None:
     contents, one = Contents(), job(schedule="*/10 * * * *", onMissed="run-once")
     live(contents, [one], NOON - 30, 50)
