@@ -229,9 +229,22 @@ def test_a_key_that_is_no_record_is_named(told: Any) -> None:
     async def story(etcd: Any, a: Any) -> None:
         grant = await a.win()
         await a.store.append(grant, 1, RECORD)
-        etcd.put_by_hand(LEADER + b"/log/notes", b"x")
-        with pytest.raises(StoreUnavailable, match="cronstable/leader/log/notes is no record of the claim log"):
+        etcd.put_by_hand(LEADER + b"/log/1000", b"x")
+        with pytest.raises(StoreUnavailable, match="cronstable/leader/log/1000 is no record of the claim log"):
             await a.store.span()
+
+    told(story)
+
+
+def test_a_key_that_begins_with_no_digit_is_left_alone(told: Any) -> None:
+    async def story(etcd: Any, a: Any) -> None:
+        grant = await a.win()
+        await a.store.append(grant, 1, RECORD)
+        etcd.put_by_hand(LEADER + b"/log/notes", b"x")
+        span = await a.store.span()
+        assert (span.first, span.last) == (1, 1)
+        await a.store.trim(grant, 2)
+        assert numbers(etcd) == [b"notes"]
 
     told(story)
 

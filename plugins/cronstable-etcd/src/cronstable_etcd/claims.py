@@ -69,7 +69,8 @@ class ClaimShelf:
     async def span(self) -> Span:
         """Where the log begins and ends, at one revision."""
         self._ahead = {}
-        start, end = self._key(0), wire.after(self._keys.log)
+        # What begins with no digit is somebody's note, and no record.
+        start, end = self._key(0), self._keys.log + b":"
         answer = await self._transact(
             (),
             (
