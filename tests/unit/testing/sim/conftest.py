@@ -52,4 +52,4 @@ def setup_of(jobs: tuple[Job, ...]) -> Callable[..., Setup]:
 @pytest.fixture(scope="session")
 def seeds() -> int:
     """How many seeds each backend is tried on; ``make endurance`` asks for more."""
-    return int(os.environ.get("CRONSTABLE_SIM_SEEDS", "16"))
+    return int(os.environ.get("CRONSTABLE_SIM_SEEDS", "8"))

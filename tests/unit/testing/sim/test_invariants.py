@@ -23,7 +23,7 @@ def test_no_invariant_breaks_on_any_seed(backend: str, seeds: int, setup_of: Mak
             seed,
             backend=backend,
             nodes=(3, 2, 5, 3)[seed % 4],
-            ttl=(15.0, 3.0, 6.0, 10.0)[seed // 4 % 4],
+            ttl=(15.0, 3.0, 6.0, 10.0)[(seed + seed // 4) % 4],
             ttls={1: 20.0} if seed % 5 == 4 else {},
             seconds=120.0 if fine else 240.0,
             run_seconds=(2.0, 8.0)[seed % 2],

@@ -18,7 +18,7 @@ from cronstable.testing.sim import ALL_KINDS, Setup, simulate
 jobs = [Job(n, "true", Schedule.parse(t, job_name=n, zone=UTC), JobOptions())
         for n, t in {"a": "*/5 * * * * * *", "b": "* * * * *", "c": "*/20 * * * * * *"}.items()]
 for backend in ("filesystem", "etcd", "kubernetes"):
-    result = simulate(Setup(jobs, backend=backend, nodes=4, seconds=300.0, seed="replay", kinds=ALL_KINDS, every=15.0))
+    result = simulate(Setup(jobs, backend=backend, nodes=4, seconds=120.0, seed="replay", kinds=ALL_KINDS, every=15.0))
     print(backend, len(result.log), result.digest)
 """
 
