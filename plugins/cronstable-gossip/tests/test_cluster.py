@@ -400,3 +400,110 @@ def test_every_node_tells_what_it_knows_of_all_and_nothing_once_it_has_ended(clu
         assert c.members["a"].host.published[-1].nodes == ()
 
     cluster(story)
+
+
+@pytest.mark.parametrize("way", ["one by one", "all at once"])
+def test_three_grow_to_five_on_a_connected_network_and_shrink_again_without_two_leaders(
+    cluster: Play, way: str
+) -> None:
+    """The Leader gate is closed from the first node that counts five until the last one does; then it opens again."""
+
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        for names in ("abcde", "abc"):
+            old, closed = set(c.network.open), False
+            for name in sorted(old - set(names)):
+                await c.stop(name)
+            for name in names:
+                if name in old:
+                    await c.stop(name)
+                await c.start(name, names)
+                closed = closed or any(c.members[n].election.view().conflicting_sizes for n in c.network.open)
+                if way == "one by one":
+                    await c.pause(2.5)
+                    assert len(c.leaders()) <= 1
+            assert closed or way == "all at once", "the gate was closed on the way"
+            bound = c.members["a"].bound
+            await until(one_leader(c, "a"), within=2 * bound, what=f"one leader of {len(names)}")
+            await until(whole(c, names), within=2 * bound, what="nobody in conflict")
+            assert {c.members[n].election.view().quorum for n in names} == {len(names) // 2 + 1}
+
+    assert cluster(story).double == []
+
+
+def whole(c: Any, names: str) -> Callable[[], bool]:
+    def look() -> bool:
+        views = [c.members[name].election.view() for name in names]
+        return all(view.quorate and not view.conflict and view.leader == "a" for view in views)
+
+    return look
+
+
+def test_a_node_that_lists_a_swapped_member_is_said_and_goes_on(cluster: Play) -> None:
+    """It counts as many as the others, and one of them is somebody else: worth saying, closes no gate (DESIGN 4)."""
+
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await c.start("x", "abx")
+        await c.stop("b")
+        await c.start("b", "abx")
+        await until(lambda: bool(c.members["b"].host.logged("different members of the same number")), within=10)
+        await c.pause(3)
+        for name in "abc":
+            assert (name, c.members[name].election.view().conflicting_policies) == (name, ())
+        await leader(c, "a")
+
+    assert cluster(story).double == []
+
+
+def test_twenty_five_nodes_agree_soon_and_ask_no_more_than_one_question_each_way_and_interval(cluster: Play) -> None:
+    names = "abcdefghijklmnopqrstuvwxy"
+
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await until(lambda: all(m.election.view().settled for m in c.members.values()), within=5)
+        await c.pause(3)
+        c.network.asked.clear()
+        await c.pause(2)
+        assert {status for _, _, status in c.network.asked} == {304}
+        links = len(names) * (len(names) - 1)
+        assert 2 * links * 0.9 <= len(c.network.asked) <= 2 * links * 1.15
+        await c.stop("a")
+        await leader(c, "b")
+        assert all(m.election.view().leader == "b" for n, m in c.members.items() if n in c.network.open)
+
+    assert cluster(story, names).double == []
+
+
+def test_a_hundred_restarts_leave_no_job_of_a_spread_cluster_without_an_owner_for_two_intervals(cluster: Play) -> None:
+    jobs = [f"job-{i}" for i in range(25)]
+    draw = random.Random(100)
+    ownerless: dict[str, float] = {}
+    longest: list[float] = [0.0]
+
+    async def story(c: Any) -> None:
+        async def watch() -> None:
+            while True:
+                sets = {n: m.election.view().owners for n, m in c.members.items() if n in c.network.open}
+                now = anyio.current_time()
+                for job in jobs:
+                    if any(hrw_owner(job, owners) == name for name, owners in sets.items()):
+                        ownerless.pop(job, None)
+                    else:
+                        longest[0] = max(longest[0], now - ownerless.setdefault(job, now))
+                await c.pause(0.1)
+
+        await until(lambda: all(len(m.election.view().owners) == 5 for m in c.members.values()), within=5)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            for _ in range(100):
+                name = draw.choice("abcde")
+                await c.stop(name)
+                await c.pause(draw.random() * 2)
+                await c.start(name, "abcde")
+                await c.pause(draw.random())
+            tasks.cancel_scope.cancel()
+        await until(lambda: all(len(m.election.view().owners) == 5 for m in c.members.values()), within=5)
+
+    cluster(story, "abcde", distribution="spread")
+    assert 0 < longest[0] <= 2.0, "seconds; the interval is one"

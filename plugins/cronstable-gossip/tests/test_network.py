@@ -191,6 +191,29 @@ async def test_a_listener_that_closes_answers_nobody_any_more(pki: Pki) -> None:
             await asks.ask(0, None, TIMEOUT)
 
 
+async def test_whoever_was_shaking_hands_when_it_closed_is_refused_and_let_go(pki: Pki) -> None:
+    """It would go on asking a node that has ended, which its successor in the same process does not know of."""
+    port = free_port()
+    answering = Answering()
+    answers = network(port, pki.files("a"))
+    await answers.open(answering)
+    with anyio.fail_after(TIMEOUT):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while not writer.get_extra_info("peername"):
+            await anyio.lowlevel.checkpoint()
+        # Accepted, since the listener's task runs before what it is told next.
+        await anyio.wait_all_tasks_blocked()
+        await answers.close()
+        said = b""
+        with suppress(OSError):
+            await writer.start_tls(load(pki.files("b")).client, server_hostname="localhost")
+            writer.write(http("GET /peer HTTP/1.1\nHost: x"))
+            said = await reader.read()
+        writer.close()
+    assert answering.callers == []
+    assert said == b"" or (said.startswith(b"HTTP/1.1 503") and b"Connection: close" in said)
+
+
 async def test_a_port_that_is_taken_is_a_failed_start_that_names_the_address(pki: Pki) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

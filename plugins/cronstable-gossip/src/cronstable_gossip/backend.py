@@ -206,8 +206,13 @@ class GossipElection:
     async def _keep_asking(self, index: int) -> None:
         sent = float("-inf")
         while True:
-            with anyio.move_on_after(self._wait(index, sent)):
-                await self._wakes[index].wait()
+            # A bare timer, as for the beat: a deadline around the wait would cost a cancellation for each question.
+            wake = self._wakes[index]
+            due = asyncio.get_running_loop().call_later(max(0.0, self._wait(index, sent)), wake.set)
+            try:
+                await wake.wait()
+            finally:
+                due.cancel()
             self._wakes[index] = anyio.Event()
             sent = self._now()
             with anyio.CancelScope() as self._polls[index]:

@@ -68,12 +68,14 @@ class Listener:
     async def _serve(self, context: ssl.SSLContext) -> _Serving:
         loop = asyncio.get_running_loop()
         # aiohttp's own default would let a silent client keep its slot for minutes after the last byte.
-        server = web.Server(self._handler, access_log=None, keepalive_timeout=self._keepalive, lingering_time=1.0)
+        serving = _Serving(self._handler)
+        server = serving.server = web.Server(
+            serving.handle, access_log=None, keepalive_timeout=self._keepalive, lingering_time=1.0
+        )
 
         def protocol() -> asyncio.BaseProtocol:
             return _Refused() if len(server.connections) >= MOST_CONNECTIONS else server()
 
-        serving = _Serving(server)
         for one in self._sockets:
             serving.accepting.append(
                 await loop.create_server(
@@ -86,17 +88,33 @@ class Listener:
 class _Serving:
     """One generation of the listener."""
 
-    def __init__(self, server: web.Server) -> None:
-        self._server = server
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._closed = False
+        self.server: web.Server | None = None
         self.accepting: list[asyncio.Server] = []
 
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The answer; the last one on its connection once this generation is over.
+
+        A connection that was still shaking hands when it ended is not among those that ``close`` ends: left alone it
+        would be asked on for good.
+        """
+        answer = await self._handler(request)
+        if self._closed:
+            answer.force_close()
+        return answer
+
     async def close(self) -> None:
+        self._closed = True
         for one in self.accepting:
             one.close()
         # Connections that only wait for a next question end now: whoever asked on them shall find nobody here.
-        self._server.pre_shutdown()
+        if self.server is None:
+            return
+        self.server.pre_shutdown()
         with anyio.CancelScope(shield=True), anyio.move_on_after(2 * GOODBYE + 0.5):
-            await self._server.shutdown(GOODBYE)
+            await self.server.shutdown(GOODBYE)
 
 
 class _Refused(asyncio.Protocol):

@@ -98,6 +98,8 @@ class TlsNetwork:
         """Stop listening first, so that nobody counts on us any more."""
         listener, self._listener = self._listener, None
         session, self._session = self._session, None
+        # Whoever is still asking is refused: a node that has ended must not be heard beside the one after it.
+        self._responder = None
         self._host.certificates(USE, ())
         if listener is not None:
             await listener.close()
