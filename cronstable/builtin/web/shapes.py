@@ -340,14 +340,15 @@ def claims_entry(tally: Tally) -> dict[str, Json]:
 def fleet_document(snapshot: HostSnapshot) -> dict[str, Json]:
     """GET /fleet (reference 7.5): the runs of every node, where nodes tell each other; display only."""
     view, fleet = snapshot.cluster, snapshot.fleet
-    if view is None or fleet is None:
+    if fleet is None:
         return {"enabled": False, "nodes": []}
+    # Nodes also tell each other when the election beside them could not start.
     return {
         "enabled": True,
-        "backend": view.backend,
-        "node_name": view.node_name,
-        "distribution": view.distribution,
-        "elect_leader": view.elect_leader,
+        "backend": fleet.source if view is None else view.backend,
+        "node_name": snapshot.node_name if view is None else view.node_name,
+        "distribution": "single-leader" if view is None else view.distribution,
+        "elect_leader": snapshot.election_configured if view is None else view.elect_leader,
         "interval": fleet.interval,
         "nodes": [dict(node) for node in fleet.nodes],
     }

@@ -384,6 +384,16 @@ async def test_the_fleet_is_what_was_published_and_off_without_a_channel(serve: 
     }
 
 
+async def test_the_fleet_is_told_also_when_the_election_beside_it_did_not_start(serve: Any, host: Any) -> None:
+    nodes = ({"node_name": "a", "jobs": {}}, {"node_name": "b", "jobs": None})
+    async with serve() as call:
+        host.set(cluster_configured=True, cluster_error="etcd: refused", fleet=FleetReport("observability", nodes, 5.0))
+        told = await call("GET", "/fleet")
+    assert told.json["enabled"] is True
+    assert (told.json["backend"], told.json["interval"]) == ("observability", 5.0)
+    assert told.json["nodes"] == [*nodes]
+
+
 async def test_the_gossip_view_has_the_documented_fields(serve: Any, host: Any) -> None:
     peers = (
         PeerView("b:8443", PeerStatus.AGREED, "b", "v1:x", NOON - 3),
