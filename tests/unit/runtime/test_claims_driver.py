@@ -342,6 +342,19 @@ def test_a_thousand_jobs_at_one_instant_cost_twenty_writes() -> None:
     run_virtual(story)
 
 
+def test_rule_12_sixteen_are_on_their_way_to_a_process_at_a_time() -> None:
+    async def story() -> None:
+        jobs = tuple(job(f"job{n}", "0 * * * * * *") for n in range(60))
+        async with fleet(jobs=jobs, prepare=0.3) as f:
+            await f.node()
+            await f.until_wall(10)
+            together = Counter(round(start.when, 1) for start in f.starts)
+            assert len(f.starts) == 60
+            assert max(together.values()) == 16
+
+    run_virtual(story)
+
+
 def test_an_outage_of_the_store_delays_and_loses_nothing() -> None:
     async def story() -> None:
         async with fleet() as f:
