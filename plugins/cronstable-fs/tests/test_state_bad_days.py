@@ -250,6 +250,15 @@ def test_a_torn_record_is_put_aside_and_not_in_the_way(bench: Bench) -> None:
     assert bench.read() == ["1", "3", "6"]
 
 
+def test_a_directory_in_the_place_of_a_record_is_put_aside_and_keeps_nothing_from_being_written(bench: Bench) -> None:
+    bench.append("one")
+    (bench.root / "records" / "runs%2Fa" / f"{2:020}.json").mkdir()
+    assert bench.append("two") == f"{3:020}"
+    assert bench.read() == ["one", "two"]
+    assert [path.is_dir() for path in (bench.root / "quarantine").rglob(f"{2:020}.json")] == [True]
+    assert bench.inspect() == []
+
+
 def test_a_torn_document_is_put_aside_and_can_be_written_anew(bench: Bench) -> None:
     bench.run(bench.store.put("d", b"1", None))
     file = bench.root / "docs" / "d.json"

@@ -86,7 +86,7 @@ class StreamShelf:
             try:
                 self._fs.link(temporary, path)
             except FileExistsError:
-                if self._read(path) != file:
+                if self._record(path) != file:
                     number = max(number, self._highest(directory)) + 1
                     continue
             except FileNotFoundError:
@@ -117,7 +117,7 @@ class StreamShelf:
         """
         directory, file = self._layout.stream(stream), seal(Sealed(data, mark))
         names = self.listing(directory)
-        if names and self._read(os.path.join(directory, f"{names[-1]}{RECORD}")) == file and int(names[-1]) != doubt:
+        if names and self._record(os.path.join(directory, f"{names[-1]}{RECORD}")) == file and int(names[-1]) != doubt:
             return names[-1]
         if doubt is not None:
             path = os.path.join(directory, f"{doubt:0{DIGITS}d}{RECORD}")
@@ -168,11 +168,11 @@ class StreamShelf:
         for name in reversed(names):
             if limit is not None and len(found) >= limit:
                 break
-            file = self._read(os.path.join(directory, f"{name}{RECORD}"))
+            file = self._record(os.path.join(directory, f"{name}{RECORD}"))
             if not file:
                 # Dropped meanwhile, or reserved and not written yet.
                 continue
-            opened = unseal(file)
+            opened = file if isinstance(file, Damaged) else unseal(file)
             if isinstance(opened, Sealed):
                 found.append(StoredRecord(name, opened.data))
             else:
@@ -281,6 +281,13 @@ class StreamShelf:
         disk.touch(self._fs, f"{directory}{MAYBE_EMPTY}")
 
     # -- small pieces
+
+    def _record(self, path: str) -> bytes | Damaged | None:
+        try:
+            return self._read(path)
+        except IsADirectoryError:
+            # Nothing that passes, unlike other failures to read.
+            return Damaged("it is a directory")
 
     def _read(self, path: str) -> bytes | None:
         return disk.read_file(self._fs, path, MAX_FILE)
