@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, assert_never
 
 from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.job import Json
-from cronstable.core.retry import RetryPolicy
+from cronstable.core.retry import SHORTEST_DEFERRAL, RetryPolicy
 
 OVERDUE: Final[Seconds] = 30.0
 """How long after its time an attempt of another node may be taken over, unless that node cannot start it any more."""
@@ -281,7 +281,8 @@ def at_boot(
             reason = obsolete(newest.place, replace(facts, last_start=None), now)
             if facts.reboot and moved:
                 reason = Settling.REBOOTED
-            delay = newest.place.not_before - now
+            # After a clock that was ahead, no wait is longer than the policy has any.
+            delay = min(newest.place.not_before - now, max(facts.policy.longest, SHORTEST_DEFERRAL))
             return Rearm(newest, max(0.0, delay)) if reason is None else Settle(reason)
         case _:
             # A handoff is for whoever owns the job now, and another host's wait is its own: the scan looks at both.

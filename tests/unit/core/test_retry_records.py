@@ -109,8 +109,10 @@ def test_a_settled_record_with_an_unknown_reason_is_no_record() -> None:
 # -- at boot
 
 
-@pytest.mark.parametrize(("ahead", "delay"), [(5.0, 5.0), (0.0, 0.0), (-3600.0, 0.0)])
-def test_an_own_attempt_is_waited_for_until_its_absolute_time(ahead: float, delay: float) -> None:
+@pytest.mark.parametrize(("ahead", "delay"), [(5.0, 5.0), (0.0, 0.0), (-3600.0, 0.0), (3600.0, FACTS.policy.longest)])
+def test_an_own_attempt_is_waited_for_until_its_absolute_time_and_no_longer_than_its_policy_has_it(
+    ahead: float, delay: float
+) -> None:
     mine = replace(MINE, place=replace(PLACE, not_before=NOW + ahead))
     assert at_boot(mine, FACTS, host="node-a", boot_id=None, now=NOW) == Rearm(mine, delay)
 
