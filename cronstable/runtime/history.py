@@ -84,7 +84,7 @@ class RunHistory:
         """
         if not _gated(job):
             return None
-        if self._keeper.fail_closed and not self._is_known(job.name):
+        if self._keeper.fail_closed and (self._keeper.error is not None or not self._is_known(job.name)):
             return Decision(Verdict.SKIP, Reason.STORE_UNAVAILABLE, MappingProxyType({"key": "onlyIfLastSucceeded"}))
         last = self._last.get(job.name)
         if last is None or last.outcome is Outcome.SUCCESS:

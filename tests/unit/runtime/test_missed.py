@@ -54,6 +54,11 @@ class Store(MemoryStateStore):
             raise StoreUnavailable("down")
         return StoreInfo("memory", self.topology, "here")
 
+    async def append(self, stream: str, data: bytes) -> str:
+        if self.down:
+            raise StoreUnavailable("down")
+        return await super().append(stream, data)
+
 
 class Cluster:
     def __init__(self) -> None:
@@ -647,6 +652,20 @@ def test_without_the_store_the_gate_goes_by_memory_or_blocks(fail_closed: bool) 
 
     world = live(contents, [one], NOON + 30, 60, before=down, fail_closed=fail_closed)
     assert world.on_time() == ([] if fail_closed else [NOON + 60])
+    assert (world.reasons()[0] is Reason.STORE_UNAVAILABLE) is fail_closed
+
+
+@pytest.mark.parametrize("fail_closed", [False, True])
+def test_a_store_that_is_lost_later_on_blocks_a_job_that_waits_for_a_success_just_the_same(fail_closed: bool) -> None:
+    one = job(onlyIfLastSucceeded=True)
+
+    async def lose(world: World) -> None:
+        await world.clock.sleep(30.5)
+        # What it says of the run at noon is the last that it is asked before the next one.
+        world.store.down = True
+
+    world = live(Contents(), [one], NOON - 30, 220, lose, fail_closed=fail_closed)
+    assert world.on_time() == ([NOON] if fail_closed else [NOON, NOON + 60, NOON + 120, NOON + 180])
     assert (world.reasons()[0] is Reason.STORE_UNAVAILABLE) is fail_closed
 
 
