@@ -7,6 +7,7 @@ one more look at the deadline, and writing down what was decided.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -115,6 +116,7 @@ class ClaimsDriver:
         self._session: Session | None = None
         self._begun: tuple[str, ...] = ()
         """Started, and not yet said in the log by a session that is over: the next one must not take them for lost."""
+        self._tokens: deque[str] = deque(maxlen=100)
         self._launching: set[str] = set()
         self._settled = anyio.Event()
         self._wake = anyio.Event()
@@ -273,7 +275,8 @@ class ClaimsDriver:
         if session is None or session.claims is not claims:
             self._end_session()
             token = self._ids.token(6)
-            handover = Handover(claims, self._launcher, self._clock, self._ids, token)
+            handover = Handover(claims, self._launcher, self._clock, self._ids, token, self._tokens)
+            self._tokens.append(token)
             session = Session(claims, self._cluster.catch_up, self._launcher.node, token, handover)
             self._session = session
             for run_id in self._begun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Final
 
@@ -18,14 +19,20 @@ _MINDS: Final = frozenset({ConcurrencyPolicy.FORBID, ConcurrencyPolicy.REPLACE})
 
 
 class Handover:
-    """The entries of one claim log, from both sides: what a leader finds there, and what a node that let go says."""
+    """The entries of one claim log, from both sides: what a leader finds there, and what a node that let go says.
 
-    def __init__(self, claims: Claims, launcher: Launcher, clock: Clock, ids: Ids, token: str) -> None:
+    ``token``: of this process and this election; ``former``: those of the elections that this process had before.
+    """
+
+    def __init__(
+        self, claims: Claims, launcher: Launcher, clock: Clock, ids: Ids, token: str, former: Iterable[str] = ()
+    ) -> None:
         self._claims = claims
         self._launcher = launcher
         self._clock = clock
         self._ids = ids
         self._token = token
+        self._former = frozenset(former)
         self._watch: Watch = MappingProxyType({})
         self._looked: float | None = None
         self._asked: dict[str, float] = {}
@@ -48,7 +55,7 @@ class Handover:
             return True
         found = await self._claims.entries()
         if found is not None:
-            self._watch = observe(self._watch, found, self._token, self._clock.now().boot)
+            self._observe(found)
             self._looked = boot
             await self._ask_to_end()
         return self._looked is not None
@@ -69,6 +76,11 @@ class Handover:
         boot = self._clock.now().boot
         since = self._asked.setdefault(job.name, boot)
         return boot < since + job.options.kill_timeout + self._claims.ttl
+
+    def _observe(self, found: Iterable[bytes]) -> None:
+        seen = observe(self._watch, found, self._token, self._clock.now().boot)
+        # What this process said before its election was built anew is about runs that are local to it.
+        self._watch = MappingProxyType({token: one for token, one in seen.items() if token not in self._former})
 
     def _elsewhere(self) -> MappingProxyType[str, tuple[str, ...]]:
         return MappingProxyType(dict(blocking(self._watch, self._claims.ttl, self._clock.now().boot)))
@@ -105,7 +117,7 @@ class Handover:
     async def _refresh(self) -> None:
         found = await self._claims.entries()
         if found is not None:
-            self._watch = observe(self._watch, found, self._token, self._clock.now().boot)
+            self._observe(found)
             wanted = cancelled(self._watch)
             for run, job in self._launcher.running().items():
                 if run in wanted:

@@ -103,15 +103,9 @@ class Node:
         self.down = False
         self.lose: set[str] = set()
         self.writes: Counter[str] = Counter()
-        store = MemoryLeaseStore(fleet.lease, clock=self.clock, at=self.strike)
-        self.backend = LeaseBackend(
-            store,
-            self.host.context("memory"),
-            self.host,
-            timing=LeaseTiming.for_ttl(TTL),
-            capabilities=CAPABILITIES,
-        )
+        self.backend = self.make_backend()
         members: Any = Cluster(self.backend, catch_up)
+        self.members: Cluster = members
         bus = EventBus(LOG)
         self.launcher = Launcher(
             execute=self.execute,
@@ -143,6 +137,29 @@ class Node:
         self.launcher.listeners += (self.retries,)
         self.scope = anyio.CancelScope()
         self.over = anyio.Event()
+
+    def make_backend(self) -> LeaseBackend:
+        return LeaseBackend(
+            MemoryLeaseStore(self.fleet.lease, clock=self.clock, at=self.strike),
+            self.host.context("memory"),
+            self.host,
+            timing=LeaseTiming.for_ttl(TTL),
+            capabilities=CAPABILITIES,
+        )
+
+    async def rebuild(self) -> None:
+        """A reload that changes the cluster section."""
+        await self.claims.stop()
+        self.electing.cancel()
+        await until(lambda: not self.leads, within=5)
+        self.backend = self.members.backend = self.make_backend()
+        self.fleet.tasks.start_soon(self.elect, Status())
+        await until(lambda: self.leads, within=5)
+        self.claims.load()
+
+    async def elect(self, status: Status) -> None:
+        with anyio.CancelScope() as self.electing:
+            await self.backend.run(self.host, task_status=status)
 
     async def strike(self, point: Point, operation: str) -> None:
         await anyio.sleep(0.002)
@@ -180,11 +197,7 @@ class Node:
                 self.launcher.bind(runs)
                 async with anyio.create_task_group() as election:
                     status = Status()
-
-                    async def elect() -> None:
-                        await self.backend.run(self.host, task_status=status)
-
-                    election.start_soon(elect)
+                    election.start_soon(self.elect, status)
                     await status.begun.wait()
                     async with anyio.create_task_group() as tasks:
                         self.working = tasks.cancel_scope
@@ -787,6 +800,35 @@ def test_rule_16_a_node_that_leads_again_minds_its_own_runs_without_an_entry() -
             await f.until_wall(25)
             assert node.decision("long", START + 20) == (Verdict.SKIP, Reason.CONCURRENCY_FORBID)
             assert f.lease.entries == {}
+
+    run_virtual(story)
+
+
+def test_rule_16_what_a_node_said_before_its_election_was_built_anew_blocks_no_run_of_its_own() -> None:
+    async def story() -> None:
+        jobs = (job("long", "0,5 * * * * * *", overlap=ConcurrencyPolicy.FORBID),)
+        async with fleet(jobs=jobs, lasts=4.0) as f:
+            node = await f.node()
+            await f.until_wall(3)
+            await node.rebuild()
+            assert len(f.lease.entries) == 1
+            await f.until_wall(8)
+            assert [start.at - START for start in f.starts] == [0, 5]
+
+    run_virtual(story)
+
+
+def test_what_was_started_before_a_reload_in_an_outage_is_not_taken_for_lost_after_it() -> None:
+    async def story() -> None:
+        async with fleet(jobs=(job("again", "0 * * * * * *", onUnfinishedClaim="rerun"),)) as f:
+            node = await f.node()
+            await f.until_wall(1.5)
+            node.down = True
+            await node.claims.stop()
+            node.down = False
+            await node.rebuild()
+            await f.until_wall(50)
+            assert [start.attempt for start in f.starts] == [0]
 
     run_virtual(story)
 

@@ -77,13 +77,15 @@ class ClaimShelf:
 
     def low(self) -> int:
         """The lowest number that was not trimmed away, 0 when none was."""
-        data = disk.read_file(self._fs, os.path.join(self._layout.claims, LOW), MAX_BYTES)
+        path = os.path.join(self._layout.claims, LOW)
+        data = disk.read_file(self._fs, path, MAX_BYTES)
         if data is None:
             return 0
         try:
             return int(data)
         except ValueError:
-            raise OSError(errno.EBADMSG, "the claim log's file 'low' is damaged") from None
+            why = "damaged: write the number of the lowest record beside it there"
+            raise OSError(errno.EBADMSG, why, path) from None
 
     def raise_low(self, section: Section, first: int) -> None:
         """Before anything is removed: a number that is gone must not be free again."""
