@@ -319,7 +319,10 @@ def _behind(ledger: Ledger, now: Instant) -> bool:
 
 
 def _stand_down(state: ClaimState, term: Term, now: Instant) -> Result:
-    text = f"the wall clock of this node is {state.ledger.floor - now.wall:.0f} s behind what was claimed already"
+    text = (
+        f"the wall clock of this node is {state.ledger.floor - now.wall:.0f} s behind what was claimed already: set it "
+        "right; if another node's was ahead, set that one right and delete the claim log"
+    )
     return replace(state, term=replace(term, phase=Phase.OVER)), (Alarm("clock-behind", text), StandDown(text))
 
 
