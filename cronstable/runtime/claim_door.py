@@ -25,6 +25,8 @@ class TermKeeper(Protocol):
     @property
     def term(self) -> HeldTerm | None: ...
     @property
+    def leads(self) -> bool: ...
+    @property
     def store_free(self) -> anyio.Lock: ...
     async def stand_down(self, seconds: Seconds) -> None: ...
 
@@ -136,7 +138,7 @@ class ClaimDoor:
     def _complain(self, what: str, why: str) -> None:
         """Of a store that is away the lease tells. One that renews the lease and nothing else would stop all unseen."""
         self._host.log.debug("cluster: the claim log did not answer (%s): %s", what, why)
-        if self._keeper.grant is None:
+        if not self._keeper.leads:
             self._silent.clear()
             return
         boot = self._host.clock.now().boot

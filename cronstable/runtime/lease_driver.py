@@ -188,6 +188,11 @@ class LeaseBackend:
         return HeldTerm(grant.fence, returned if fence == grant.fence else ())
 
     @property
+    def leads(self) -> bool:
+        """Whether the term may be acted on at this instant."""
+        return is_leader(self._state, self._host.clock.now().boot)
+
+    @property
     def store_free(self) -> anyio.Lock:
         """Held by whoever asks the store for something: one writer at a time (claims.md 9)."""
         return self._store_free

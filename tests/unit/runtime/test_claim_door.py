@@ -20,6 +20,7 @@ class Keeper:
     def __init__(self) -> None:
         self.grant: Grant | None = Grant(Holder("a", "t"), 1, "n", TTL, None)
         self.term: HeldTerm | None = HeldTerm(1)
+        self.leads = True
         self.store_free = anyio.Lock()
 
     async def stand_down(self, seconds: float) -> None:
@@ -117,7 +118,7 @@ def test_silence_is_told_and_an_answer_ends_it(hangs: bool) -> None:
 def test_of_a_store_that_took_the_lease_along_the_lease_tells() -> None:
     async def story() -> None:
         case = Case()
-        case.keeper.grant = None
+        case.keeper.leads = False
         case.log.error = StoreUnavailable("away")
         await case.try_for(20)
         assert case.warnings() == []
