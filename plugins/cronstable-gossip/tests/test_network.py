@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import logging
+import random
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
@@ -343,6 +346,87 @@ async def test_a_body_that_does_not_come_is_given_up(pki: Pki) -> None:
     finally:
         await answers.close()
     assert answering.pushed == []
+
+
+async def test_a_listener_survives_whatever_is_written_to_it(pki: Pki, caplog: pytest.LogCaptureFixture) -> None:
+    """By somebody whose certificate is good: odd bytes, odd heads, bodies that lie about their length or are bombs."""
+    draw = random.Random(6)
+    bomb = gzip.compress(b"[" * 3_000_000)
+    lines = [
+        b"GET /peer HTTP/1.1",
+        b"POST /reboot-ran HTTP/1.1",
+        b"PUT /peer HTTP/1.0",
+        b"GET / HTTP/1.1",
+        b"\xff" * 20,
+    ]
+    heads = [
+        *[b"Host: x"] * 12,
+        b"If-None-Match: " + b'"' * 300,
+        b"X-Cronstable-Instance: " + b"i" * 7000,
+        b"Content-Length: -1",
+        b"Content-Length: 5",
+        b"Content-Length: 99999999999999999999",
+        b"Transfer-Encoding: chunked",
+        b"Content-Encoding: gzip",
+        b"Expect: 100-continue",
+        b"A" * 9000,
+        b": ",
+    ]
+    bodies = [b"", b"{}", b"[" * 100_000, b"fffffff\r\n", b"5\r\nabcde\r\n0\r\n\r\n", bomb, draw.randbytes(5000)]
+    port, answering, answered = free_port(), Answering(), set[bytes]()
+    answers = network(port, pki.files("a"), timeout=0.2)
+    asks = network(free_port(), pki.files("b"), Address("127.0.0.1", port))
+    await answers.open(answering)
+    await asks.open(Answering())
+    context = load(pki.files("b")).client
+    try:
+        for _ in range(100):
+            with anyio.fail_after(TIMEOUT):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", port, ssl=context, server_hostname="localhost"
+                )
+                head = [draw.choice(lines), *dict.fromkeys(draw.sample(heads, draw.randrange(1, 5)))]
+                with suppress(OSError), anyio.move_on_after(0.5):
+                    writer.write(b"\r\n".join(head) + b"\r\n\r\n" + draw.choice(bodies))
+                    answered.add((await reader.readline())[9:12])
+                writer.transport.abort()
+        assert (await asks.ask(0, None, TIMEOUT)).body == BODY
+        assert all(len(body) <= MOST_BYTES for body in answering.pushed), "nothing over the cap is taken in"
+        assert {b"200", b"400", b"404"} <= answered
+        assert b"500" not in answered, "the reader of bodies never fails"
+        assert [line for line in caplog.records if line.levelno > logging.INFO] == []
+    finally:
+        await asks.close()
+        await answers.close()
+
+
+@pytest.mark.parametrize("body", [gzip.compress(b"[" * 50_000_000), b"no gzip at all"], ids=["bomb", "junk"])
+async def test_a_push_that_is_packed_is_refused_and_not_unpacked(
+    pki: Pki, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    async with (
+        pair(pki, pki.files("a"), pki.files("b")) as (_, _, asks),
+        asks._request("POST", 0, "/reboot-ran", headers=headers, data=body) as answer,
+    ):
+        assert answer.status == 400
+        assert await answer.read() == b""
+    assert [line for line in caplog.records if line.levelno > logging.INFO] == []
+
+
+async def test_a_node_whose_certificate_has_ended_is_untrusted_and_what_it_asks_is_not_answered(pki: Pki) -> None:
+    tls = pki.files("old")
+    leaf = pki.ca.issue_cert("localhost", "127.0.0.1", not_after=datetime(2020, 1, 1, tzinfo=UTC))
+    Path(tls.cert).write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+    leaf.private_key_pem.write_to_path(tls.key)
+    async with pair(pki, tls, pki.files("b")) as (_, answering, asks):
+        with pytest.raises(Untrusted, match="expired"):
+            await asks.ask(0, None, TIMEOUT)
+        assert answering.callers == []
+    async with pair(pki, pki.files("a"), tls) as (_, answering, asks):
+        with pytest.raises(OSError):
+            await asks.ask(0, None, TIMEOUT)
+        assert answering.callers == []
 
 
 # -- rotation ---------------------------------------------------------------------------------------------------------

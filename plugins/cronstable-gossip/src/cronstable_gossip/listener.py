@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 import anyio
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from cronstable.api import Seconds
 from cronstable_gossip.settings import Address
@@ -70,7 +73,12 @@ class Listener:
         # aiohttp's own default would let a silent client keep its slot for minutes after the last byte.
         serving = _Serving(self._handler)
         server = serving.server = web.Server(
-            serving.handle, access_log=None, keepalive_timeout=self._keepalive, lingering_time=1.0
+            serving.handle,
+            access_log=None,
+            auto_decompress=False,  # nobody packs what is pushed, and one that does so badly would be our error
+            logger=_ServerLog(logging.getLogger("aiohttp.server")),
+            keepalive_timeout=self._keepalive,
+            lingering_time=1.0,
         )
 
         def protocol() -> asyncio.BaseProtocol:
@@ -115,6 +123,18 @@ class _Serving:
         self.server.pre_shutdown()
         with anyio.CancelScope(shield=True), anyio.move_on_after(2 * GOODBYE + 0.5):
             await self.server.shutdown(GOODBYE)
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """The server's log without a traceback for each request that is none: a peer out of order could fill the disk."""
+
+    def exception(self, msg: object, *args: object, exc_info: object = True, **options: object) -> None:
+        """An error of ours with its traceback; a client's in a line at DEBUG."""
+        error = exc_info if isinstance(exc_info, BaseException) else sys.exception()
+        if isinstance(error, HttpProcessingError):
+            self.debug("refused a request that is not HTTP: %s", type(error).__name__)
+        else:
+            self.error(msg, *args, exc_info=error)
 
 
 class _Refused(asyncio.Protocol):
