@@ -631,7 +631,9 @@ class ClaimsDriver:
         if view is None or view.quorate or self._launcher.stopping:
             return
         held = [claim for claim in session.state.pending if claim.run_id not in self._launching]
-        due = self._due | {(claim.start.job, claim.start.at) for claim in held if claim.start.attempt == 0}
+        # What the log has was started already, or decided about by whoever claimed it.
+        open_ = {(name, at) for name, at in self._due if session.state.ledger.mark(name, at) is None}
+        due = open_ | {(claim.start.job, claim.start.at) for claim in held if claim.start.attempt == 0}
         for name, at in sorted(due, key=lambda one: one[1]):
             job = self._gate.jobs.get(name)
             if job is None or job.options.cluster_policy is not ClusterPolicy.PREFER_LEADER:

@@ -445,7 +445,8 @@ class ClaimsSide:
         if self._process.stopping or self._quorate():
             return
         held = [claim for claim in self.state.pending if claim.run_id not in self._launching]
-        due = [*self._due, *((claim.start.job, claim.start.at) for claim in held if claim.start.attempt == 0)]
+        due = [(name, at) for name, at in self._due if self.state.ledger.mark(name, at) is None]
+        due = [*due, *((claim.start.job, claim.start.at) for claim in held if claim.start.attempt == 0)]
         for name, at in sorted(dict.fromkeys(due), key=lambda one: one[1]):
             job = self._world.jobs[name]
             if job.options.cluster_policy is not ClusterPolicy.PREFER_LEADER:

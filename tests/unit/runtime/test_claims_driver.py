@@ -1000,3 +1000,21 @@ def test_rule_8_a_log_that_is_full_of_the_past_makes_room_for_itself(
             assert max(times) > 200
 
     run_virtual(story)
+
+
+def test_prefer_leader_starts_nothing_unclaimed_that_the_log_has() -> None:
+    """The sweep may claim and start an occurrence before the scheduler comes to it."""
+
+    async def story() -> None:
+        jobs = (job(policy=ClusterPolicy.PREFER_LEADER),)
+        async with fleet(jobs=jobs) as f:
+            node = await f.node()
+            await f.until_wall(1.5)
+            assert f.times()[-1] == 1
+            assert node.claims.takes(jobs[0], START + 1)
+            node.down = True
+            await anyio.sleep(12)
+            assert any(start.fence is None for start in f.starts)
+            assert f.times().count(1) == 1
+
+    run_virtual(story)
