@@ -255,7 +255,7 @@ class InFlight:
     def taken_over(self, job: Job, holder: str) -> None:
         """This node took the slot of ``job`` out of the hands of the node ``holder``, which seems to be dead.
 
-        It may never come back to say what became of its run. One of this host is settled by its process.
+        It may never come back to say what became of its run; on this host its process would show that it lives.
         """
         if self._tasks is not None:
             self._tasks.start_soon(self._take_over, job, holder)
@@ -263,7 +263,9 @@ class InFlight:
     async def _take_over(self, job: Job, holder: str) -> None:
         records = await self._keeper.read(stream("inflight", job.name), limit=KEPT)
         for left in unfinished(job.name, records or ()):
-            if left.node == holder and left.host != self._hostname:
+            here = left.host == self._hostname
+            lives = here and (self._lives(left.daemon) or self._lives(left.process))
+            if left.node == holder and left.proc != self._proc and not lives:
                 await self._write_off(job, left, "reconciled-takeover", TAKEN_OVER)
 
     def _lives(self, process: tuple[int, str]) -> bool:

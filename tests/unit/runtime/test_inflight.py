@@ -298,19 +298,38 @@ def test_what_another_host_left_is_settled_only_where_no_other_host_can_be(topol
     live(contents, Machine("other"), [one], after, topology=topology)
 
 
-def test_whose_slot_was_taken_over_has_a_row_for_what_it_left_and_others_have_none() -> None:
+@pytest.mark.parametrize("hostname", ["before", "host"])
+def test_whose_slot_was_taken_over_has_a_row_for_what_it_left_and_others_have_none(hostname: str) -> None:
     contents, machine, one = Contents(), Machine(), job()
-    live(contents, machine, [one], die_during_a_run, hostname="before", topology=Topology.SHARED)
 
     async def after(world: World) -> None:
+        await other()
+        await world.clock.sleep(1)
         world.inflight.taken_over(one, "another")
         await world.clock.sleep(5)
         assert world.outcomes() == []
         world.inflight.taken_over(one, "node-a")
         await world.clock.sleep(5)
+        assert world.outcomes() == ([] if hostname == "host" else [Outcome.UNKNOWN])
+        machine.marks = {world.pid: machine.marks[world.pid]}
+        world.inflight.taken_over(one, "node-a")
+        await world.clock.sleep(5)
         assert world.outcomes() == [Outcome.UNKNOWN]
 
-    live(contents, Machine("other"), [one], after, topology=Topology.SHARED)
+    async def other() -> None:
+        # It starts its run after the first one looked at what was left, and dies without its machine.
+        there = World(contents, machine, [one], hostname)
+        there.store.topology = Topology.SHARED
+        async with anyio.create_task_group() as tasks:
+            there.launcher.bind(tasks)
+            tasks.start_soon(there.keeper.run)
+            there.inflight.bind(tasks)
+            assert await there.inflight.settled(5)
+            await die_during_a_run(there)
+            tasks.cancel_scope.cancel()
+        del machine.marks[there.pid]
+
+    live(contents, machine, [one], after, topology=Topology.SHARED)
     assert kinds(contents) == ["open", "closed"]
 
 
