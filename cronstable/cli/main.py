@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -141,6 +142,9 @@ def _daemon_forms(options: argparse.Namespace) -> int:
         from cronstable.cli.validate import job_set_id, validate
 
         return job_set_id(path, options.format) if options.job_set_id else validate(path, options.format)
+    if hasattr(signal, "SIGHUP"):
+        # Until the daemon has its own handler; whoever asks for a reload now gets what is about to be read anyway.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from cronstable.cli.serve import Wishes, serve
 
     return serve(Wishes(path, options.log_level.upper(), options.format, log_format, grace))

@@ -76,3 +76,24 @@ def test_a_job_that_floods_an_output_nobody_reads_still_ends(waiting: Wait, tmp_
             daemon.wait(10)
         os.close(reading)
         os.close(writing)
+
+
+def test_a_reload_that_is_asked_for_while_the_daemon_starts_does_not_end_it(
+    make_fleet: Callable[..., Any], waiting: Wait
+) -> None:
+    (node,) = make_fleet(1).nodes
+    node.start()
+
+    def minds_hangups() -> bool:
+        status = Path(f"/proc/{node.process.pid}/status").read_text()
+        masks = dict(re.findall(r"^(SigIgn|SigCgt):\s*(\w+)", status, re.MULTILINE))
+        return any(int(mask, 16) & 1 for mask in masks.values())
+
+    waiting(minds_hangups, 30, "the first lines of the program")
+
+    def ready() -> bool:
+        node.send(signal.SIGHUP)
+        return node.cluster() is not None
+
+    waiting(ready, 30, "an answer")
+    assert node.alive
