@@ -341,10 +341,26 @@ class MissedRuns:
                 self._launcher.record(job, at, _too_late(policy, self._clock.now().wall - at))
             elif not await self._start_one(job, at, claimed):
                 return False
+            if not self._goes_on(job.name):
+                return False
             if self._gaps[job.name].after < at:
                 self._gaps[job.name] = Gap(at, self._gaps[job.name].until)
-                self._mark(job, Checkpoint(definition(job), self._checkpoints[job.name].through, self._gaps[job.name]))
+            await self._mark_well(job)
+            if not self._goes_on(job.name):
+                return False
         return True
+
+    def _goes_on(self, name: str) -> bool:
+        """Whether no reload took the gap, or the store, away meanwhile."""
+        return name in self._gaps and name in self._checkpoints
+
+    async def _mark_well(self, job: Job) -> None:
+        """Not only soon: runs can be shorter than writes, and a kill would repeat all that are not written down."""
+        checkpoint = Checkpoint(definition(job), self._checkpoints[job.name].through, self._gaps[job.name])
+        self._checkpoints[job.name] = checkpoint
+        record = checkpoint.record(self._clock.now().wall)
+        if not await self._keeper.append(WriteKind.CHECKPOINT, self._stream(job), record, keep=KEPT):
+            self._mark(job, checkpoint)
 
     async def _missed(self, job: Job, policy: MissedPolicy, claimed: bool) -> Sequence[EpochSeconds]:
         gap, given_up = self._gaps[job.name], self._given_up.pop(job.name, set())

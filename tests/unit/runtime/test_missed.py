@@ -54,9 +54,12 @@ class Store(MemoryStateStore):
             raise StoreUnavailable("down")
         return StoreInfo("memory", self.topology, "here")
 
+    slow = 0.0
+
     async def append(self, stream: str, data: bytes) -> str:
         if self.down:
             raise StoreUnavailable("down")
+        await anyio.sleep(self.slow)
         return await super().append(stream, data)
 
 
@@ -283,6 +286,38 @@ def test_a_catch_up_that_is_killed_goes_on_after_the_next_start_and_repeats_noth
     found = checkpoint(contents)
     assert found is not None
     assert found.gap is None
+
+
+@pytest.mark.parametrize("lives", [2.0, 3.7, 5.2])
+def test_runs_that_are_shorter_than_writes_are_not_repeated_after_a_kill_but_for_one(lives: float) -> None:
+    contents, one = Contents(), job(onMissed="run-all")
+    live(contents, [one], NOON - 30, 50)
+
+    def slow(world: World) -> None:
+        world.store.slow, world.lasts = 0.4, 0.01
+
+    back = NOON + 20 * MINUTE + 30
+    ran = live(contents, [one], back, lives, before=slow).caught_up()
+    ran += live(contents, [one], back + 10, 40).caught_up()
+    assert sorted(set(map(str, ran))) == [str(NOON + minute * MINUTE) for minute in range(1, 21)]
+    assert len(ran) <= 21
+
+
+@pytest.mark.parametrize("change", [{"schedule": "*/5 * * * *"}, {"enabled": False}])
+def test_a_reload_in_the_middle_of_a_catch_up_ends_it(change: dict[str, Any]) -> None:
+    contents, one = Contents(), job(onMissed="run-all")
+    live(contents, [one], NOON - 30, 50)
+
+    async def reload(world: World) -> None:
+        world.lasts = 20.0
+        await world.clock.sleep(30)
+        world.scheduler.load([job(onMissed="run-all", **change)])
+
+    world = live(contents, [one], NOON + 20 * MINUTE + 5, 300, reload)
+    assert world.caught_up() in ([NOON + MINUTE, NOON + 2 * MINUTE], [NOON + MINUTE])
+    assert world.host.logged("cannot be caught up") == []
+    later = live(contents, [one], NOON + 40 * MINUTE, 30).caught_up()
+    assert [at for at in later if at is not None and at <= NOON + 20 * MINUTE] == []
 
 
 def test_a_job_that_was_paused_during_the_outage_owes_nothing_for_that_time() -> None:
