@@ -198,7 +198,7 @@ def test_a_script_with_an_unknown_word_says_what_is_known() -> None:
 def test_a_first_port_that_is_none_is_refused() -> None:
     done = subprocess.run(DEMO, env=environ(DEMO_PORT="http"), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr == "demo: DEMO_PORT='http' is not a port from 0 to 65533\n"
+    assert done.stderr == "demo: DEMO_PORT='http' is not a port from 0 to 65526\n"
 
 
 @contextmanager

@@ -289,13 +289,13 @@ def children() -> list[str]:
 
 async def test_no_descriptor_and_no_zombie_is_left_behind(run: Run, spawner: PosixSpawner) -> None:
     await run("echo warm up", capture_stdout=True)
-    before = len(os.listdir("/proc/self/fd"))
+    before, others = len(os.listdir("/proc/self/fd")), set(children())
     for _ in range(20):
         await run("echo x; exit 3", capture_stdout=True)
         await run(("no-such-command-here",), capture_stdout=True)
     assert len(os.listdir("/proc/self/fd")) == before
     assert spawner.owned() == frozenset()
-    assert children() == []
+    assert set(children()) <= others
 
 
 async def test_hundreds_of_runs_at_once_keep_their_exit_codes_apart(
