@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 Seconds: TypeAlias = float
 """A duration in seconds."""
@@ -12,9 +11,8 @@ EpochSeconds: TypeAlias = int
 """A scheduled time T: whole seconds since the Unix epoch, UTC."""
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """One reading of both clocks of a node.
+class Instant(NamedTuple):
+    """One reading of both clocks of a node. Taken some ten times a run, so it is the cheapest value there is.
 
     ``wall``: seconds since the Unix epoch, UTC; it may step in either direction.
     ``boot``: seconds on a clock that never steps and counts suspend (CLOCK_BOOTTIME where there is one);

@@ -41,6 +41,8 @@ class Ending:
 
 def on_lease_lost(job: Job) -> OnLeaseLost:
     """What ``job`` asks for. A run that every node has of its own has no lease to lose."""
+    if "onLeaseLost" not in job.options.raw:
+        return OnLeaseLost.CONTINUE
     if job.options.cluster_policy is ClusterPolicy.EVERY_NODE:
         return OnLeaseLost.CONTINUE
     return OnLeaseLost(str(job.options.raw.get("onLeaseLost", OnLeaseLost.CONTINUE)))

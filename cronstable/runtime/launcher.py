@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -29,7 +29,6 @@ HISTORY = 20
 REPLACE_GRACE: Seconds = 5.0
 """Added to killTimeout: how long a replacement waits for its victims before it is given up."""
 
-What = TypeVar("What", LiveRun, RunRecord)
 Recheck = Callable[[], Decision]
 Execute = Callable[[RunRequest, Callable[[LiveRun], None], Callable[[], None]], Awaitable[RunRecord]]
 """Carry out one run: ask the permit right before the spawn (what it raises ends the run unspawned), report the process,
@@ -419,7 +418,10 @@ class Launcher:
         self._live = None
         self._bus.emit(RunStarted(live))
         for listener in self.listeners:
-            self._tell(listener.started, flight.job, live)
+            try:
+                listener.started(flight.job, live)
+            except Exception:  # noqa: BLE001 - as in ``_fly``
+                self._log.exception("job %s: a listener of runs broke", flight.job.name)
 
     def adopt(self, job: Job, run: LiveRun) -> Flight:
         """A run lives that a daemon before this one began: from now on it counts like one of ours.
@@ -464,15 +466,12 @@ class Launcher:
             self.remember(record)
             self._bus.emit(RunFinished(record))
             for listener in self.listeners:
-                self._tell(listener.finished, flight.job, record)
+                try:
+                    listener.finished(flight.job, record)
+                except Exception:  # noqa: BLE001 - as in ``_fly``
+                    self._log.exception("job %s: a listener of runs broke", flight.job.name)
         elif refusal is not None and self.admission is not None:
             self.admission.denied(flight.job, flight.key, refusal)
-
-    def _tell(self, told: Callable[[Job, What], None], job: Job, what: What) -> None:
-        try:
-            told(job, what)
-        except Exception:  # noqa: BLE001 - as in ``_fly``
-            self._log.exception("job %s: a listener of runs broke", job.name)
 
     def _say(self, record: RunRecord) -> None:
         """One line per run: what came out of it, and why when it failed."""
