@@ -17,6 +17,7 @@ from cronstable.api import (
     ClusterView,
     Done,
     FleetReport,
+    Json,
     LeaseView,
     LiveRun,
     Outcome,
@@ -385,7 +386,7 @@ async def test_the_fleet_is_what_was_published_and_off_without_a_channel(serve: 
 
 
 async def test_the_fleet_is_told_also_when_the_election_beside_it_did_not_start(serve: Any, host: Any) -> None:
-    nodes = ({"node_name": "a", "jobs": {}}, {"node_name": "b", "jobs": None})
+    nodes: tuple[dict[str, Json], ...] = ({"node_name": "a", "jobs": {}}, {"node_name": "b", "jobs": None})
     async with serve() as call:
         host.set(cluster_configured=True, cluster_error="etcd: refused", fleet=FleetReport("observability", nodes, 5.0))
         told = await call("GET", "/fleet")
