@@ -24,6 +24,8 @@ LATE_AFTER: Final = 10.0
 """Seconds. An occurrence that starts later than this is a late one, whoever led when it fell due."""
 AGED: Final = 20
 """Of what nobody decided about in time, so many of each job are told one by one."""
+AGED_AT_ONCE: Final = 1000
+"""The same of all jobs together, in one sweep."""
 BACK: Final = 1.0
 """A wall clock that went back this many seconds makes the horizon look at the window anew."""
 
@@ -125,13 +127,14 @@ class Horizon:
             self._schedule(job, at)
         for name, due in self._due.items():
             if due and due[0] <= since:
-                kept = [at for at in due if at > since or (name, at) in self._kept]
-                self._aged += [(name, at) for at in due if at not in kept][:AGED]
-                self._due[name] = kept
+                gone = [at for at in due if at <= since and (name, at) not in self._kept]
+                self._aged += [(name, at) for at in gone[:AGED]]
+                self._due[name] = [at for at in due if at > since or (name, at) in self._kept]
 
     def aged(self, ledger: Ledger, known: Known) -> tuple[tuple[str, EpochSeconds], ...]:
-        """What left the window since the last call and nobody had decided about; the oldest few of each job."""
-        aged, self._aged = self._aged, []
+        """What left the window and nobody had decided about: the oldest few of each job, a thousand in one call."""
+        # Of thousands of jobs after a long outage the rest comes with the next sweeps: no loop stands still for them.
+        aged, self._aged = self._aged[:AGED_AT_ONCE], self._aged[AGED_AT_ONCE:]
         return tuple((name, at) for name, at in aged if at > known.of(name) and not ledger.claimed(name, at))
 
     def undecided(self, ledger: Ledger, known: Known, wall: float) -> Iterable[tuple[Claimable, list[EpochSeconds]]]:

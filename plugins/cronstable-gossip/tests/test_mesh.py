@@ -255,6 +255,8 @@ def test_a_mesh_that_cannot_start_is_said_once_and_tried_each_minute(tmp_path: A
             assert started == [True], "whoever waits for services waits for no mesh"
             (line,) = host.logged("observability: cannot start")
             assert "cluster.observability.tls" in line or files["ca"] in line
+            minutes = sorted({round((at - tries[0]) / 60) for at in tries})
+            assert minutes == [0, 1, 2], "one try at the start and one each minute"
             tasks.cancel_scope.cancel()
 
     run_virtual(story)

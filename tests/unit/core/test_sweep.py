@@ -208,3 +208,10 @@ def test_of_a_long_outage_only_the_oldest_few_are_told_one_by_one() -> None:
     watched = horizon(job(every=1))
     swept(watched, HOUR)
     assert [at - HOUR for _, at in swept(watched, HOUR + 3600).lost] == list(range(1, 21))
+
+
+def test_what_thousands_of_jobs_lost_is_told_in_pieces_and_all_of_it() -> None:
+    watched = horizon(*(job(f"job-{number}") for number in range(300)))
+    swept(watched, HOUR)
+    pieces = [len(swept(watched, HOUR + 120).lost) for _ in range(3)]
+    assert pieces == [1000, 800, 0]
