@@ -321,11 +321,15 @@ class Etcd:
         finally:
             connection.close()
 
-    def values(self, key: bytes, end: bytes = b"") -> list[bytes]:
-        """What stands at ``key``, or from it to before ``end``."""
+    def pairs(self, key: bytes, end: bytes = b"") -> list[tuple[str, bytes]]:
+        """What stands at ``key``, or from it to before ``end``, by key."""
         body = {"key": base64.b64encode(key).decode(), "range_end": base64.b64encode(end).decode()}
         found = self.call("/v3/kv/range", body) or {}
-        return [base64.b64decode(kv["value"]) for kv in found.get("kvs", [])]
+        return [(base64.b64decode(kv["key"]).decode(), base64.b64decode(kv["value"])) for kv in found.get("kvs", [])]
+
+    def values(self, key: bytes, end: bytes = b"") -> list[bytes]:
+        """What stands at ``key``, or from it to before ``end``."""
+        return [value for _, value in self.pairs(key, end)]
 
     def records(self) -> list[bytes]:
         log = f"{self.election}/log/".encode()
