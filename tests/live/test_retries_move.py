@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def lines(file: Path) -> list[list[str]]:
 
 @dataclass
 class Place:
-    """Where nodes elect and keep their state: YAML of node i below ``cluster``; records of retries by where they stand."""
+    """Where nodes elect and keep their state: YAML of node i below ``cluster``, and records of retries by place."""
 
     section: Callable[[int], str]
     records: Callable[[], Iterable[tuple[str, bytes]]]
@@ -145,7 +146,7 @@ class Story:
             self.waiting(lambda: len(self.made(DUE, 0)) >= len(DUE), 60, "an occurrence")
             for name in MANUAL:
                 assert ask(old.port, "POST", f"/jobs/{name}/start")[0] == 200
-            self.waiting(lambda old=old: self.all_at(2, old) or self.any_beyond(2, old), 30, "the second retries")
+            self.waiting(partial(self.all_at_or_beyond, 2, old), 60, "the second retries")
             if self.all_at(2, old):
                 old.send(signal.SIGKILL)
                 old.wait(10)
@@ -162,9 +163,15 @@ class Story:
         found = newest(self.place, self.since, node.name)
         return all(name in found and found[name].waits and found[name].attempt == attempt for name in MANUAL)
 
-    def any_beyond(self, attempt: int, node: Any) -> bool:
+    def all_at_or_beyond(self, attempt: int, node: Any) -> bool:
+        """Whether all wait for it, or one went on already."""
         found = newest(self.place, self.since, node.name)
-        return any(step.attempt > attempt for name, step in found.items() if name in MANUAL)
+        beyond = any(step.attempt > attempt for name, step in found.items() if name in MANUAL)
+        return beyond or self.all_at(attempt, node)
+
+    def complete(self, killed: Any) -> bool:
+        """Whether every ladder came to its end, but for those that were cut off."""
+        return {row[0] for row in self.made(MANUAL, RETRIES)} | self.cut(killed) >= set(MANUAL)
 
     def cut(self, killed: Any) -> set[str]:
         """Ladders of which a dead node wrote last that the attempt begins: nobody knows how that ended."""
@@ -190,10 +197,7 @@ def test_a_ladder_goes_on_elsewhere_after_its_node_was_killed_and_no_attempt_is_
     for kill in range(kills):
         old, cut = story.kill_between_attempts()
 
-        def complete() -> set[str]:
-            return {row[0] for row in story.made(MANUAL, RETRIES)}
-
-        waiting(lambda old=old: complete() | story.cut(old) >= set(MANUAL), 90, "the last retries")
+        waiting(partial(story.complete, old), 90, "the last retries")
         waiting(lambda: len(story.made(DUE, RETRIES)) >= len(DUE), 90, "the last retries of what is claimed")
         rest = set(MANUAL) - story.cut(old)
         moved += len({row[0] for row in story.made((*MANUAL, *DUE), 2) if row[3] != old.name})
