@@ -32,9 +32,11 @@ _BLIND_TO_TEXT: Final = _ANNOTATIONS | _STRUCTURE | _NUMERIC
 
 NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
 """Plain text that stands for nothing."""
-_TRUE: Final = frozenset({"true", "yes", "on"})
-_FALSE: Final = frozenset({"false", "no", "off"})
+_TRUE: Final = frozenset({"true", "yes", "on", "y", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "n", "0"})
 _INTEGER: Final = re.compile(r"[-+]?[0-9]{1,30}")
+_GROUPED: Final = re.compile(r"[-+]?[0-9]{1,9}(?:_[0-9]{1,9}){1,9}")
+"""A whole number with its digits in groups, as the dialect has always read it: ``1_000_000``."""
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][-+]?[0-9]{1,4})?")
 _SECRET: Final = frozenset({"value", "fromFile", "fromEnvVar"})
 _PATH_KEYS: Final = frozenset({"fromFile", "env_file"})
@@ -168,7 +170,7 @@ def convert(text: str, quoted: bool, rule: Rule) -> Json:
             return True
         if word in _FALSE:
             return False
-    if ("integer" in types or "number" in types) and _INTEGER.fullmatch(text):
+    if ("integer" in types or "number" in types) and (_INTEGER.fullmatch(text) or _GROUPED.fullmatch(text)):
         return int(text)
     if "number" in types and _NUMBER.fullmatch(text):
         number = float(text)
