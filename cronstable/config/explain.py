@@ -10,11 +10,12 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-
-from jsonschema.exceptions import ValidationError
+from typing import TYPE_CHECKING, Any, Final
 
 from cronstable.core.finding import KeyPath, Problem
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 _TYPE_WORDS: Final = {
     "string": "text",

@@ -1,20 +1,22 @@
-"""One file against the schema: jsonschema decides, once for each distinct shape of job."""
+"""One file against the schema: each distinct shape of job once; jsonschema decides, unless the answer is plain."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
+from typing import TYPE_CHECKING, Final
 
 from cronstable.config.document import Document, Map, Seq
 from cronstable.config.explain import problems
 from cronstable.config.rules import Rule, Shape, Walk, convert
-from cronstable.config.schema import Composed
+from cronstable.config.schema import Composed, Schema
 from cronstable.core.finding import KeyPath, Problem
 from cronstable.core.job import Json
+from cronstable.plugin.plain import surely_valid
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
 
 _DEPENDENT: Final = frozenset({"required", "additionalProperties"})
 
@@ -40,13 +42,12 @@ class Validator:
     def __init__(self, composed: Composed) -> None:
         self.composed = composed
         self.schema = schema = composed.schema
-        job_schema = schema["properties"]["jobs"]["items"]
+        self._job_schema = schema["properties"]["jobs"]["items"]
         self.rule = Rule(schema, schema, True)
         jobs = self.rule.props["jobs"].items
         assert jobs is not None
         self.job_rule = jobs
-        self._job = Draft202012Validator(job_schema)
-        self._rest = Draft202012Validator(schema)
+        self._job: Draft202012Validator | None = None
         self._good: set[Shape] = set()
 
     def check(self, document: Document, instead: Mapping[str, Mapping[str, Json]]) -> Checked:
@@ -76,13 +77,16 @@ class Validator:
                 seen = {k: seen.get(k, v) for k, v in instead[key].items()}
             rest[key] = seen
         checked.special_rest = walk.special or "include" in root
-        for error in self._rest.iter_errors(rest):
-            self._note(error, (), checked)
-            checked.bad_rest.add(tuple(error.absolute_path))
+        if not surely_valid(rest, self.schema):
+            for error in _authority(self.schema).iter_errors(rest):
+                self._note(error, (), checked)
+                checked.bad_rest.add(tuple(error.absolute_path))
         return checked
 
     def job_errors(self, job: object) -> Iterator[ValidationError]:
         """The verdict of jsonschema alone on one converted job."""
+        if self._job is None:
+            self._job = _authority(self._job_schema)
         return iter(self._job.iter_errors(job))
 
     def _jobs(self, jobs: Seq, walk: Walk, checked: Checked) -> None:
@@ -95,12 +99,12 @@ class Validator:
                     checked.special.append(i)
                 if shape in good:
                     continue
-                errors = list(self._job.iter_errors(job))
+                errors = [] if surely_valid(job, self._job_schema) else list(self.job_errors(job))
                 if not errors:
                     good.add(shape)
                     continue
             else:
-                errors = list(self._job.iter_errors(job))
+                errors = list(self.job_errors(job))
             checked.bad[i] = _unusable(errors)
             for error in errors:
                 self._note(error, ("jobs", i), checked)
@@ -110,6 +114,13 @@ class Validator:
             checked.problems.append(
                 Problem((*prefix, *problem.path), problem.message, problem.severity, problem.allowed, problem.hint)
             )
+
+
+def _authority(schema: Schema) -> Draft202012Validator:
+    """jsonschema, which a daemon whose configuration is right never loads."""
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(schema)
 
 
 def _unusable(errors: Iterable[ValidationError]) -> set[str]:
