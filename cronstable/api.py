@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Full,
         Grant,
         Held,
+        HeldTerm,
         Holder,
         LeaseRecord,
         Observation,
@@ -91,7 +92,6 @@ if TYPE_CHECKING:
         ElectionContext,
         FileSystem,
         FleetReport,
-        HeldTerm,
         Host,
         HostSnapshot,
         Http,
@@ -291,8 +291,8 @@ _HOMES = {
     "cronstable.core.runs": "Line LiveRun Outcome PendingRetry ResourceSample Resources RunKey RunRecord Trigger",
     "cronstable.core.schedule": "Schedule ScheduleError",
     "cronstable.core.store": (
-        "Appended Fenced Full Grant Held Holder LeaseRecord Observation Seen Span StoreUnavailable Taken Unknown "
-        "Unreadable Vacant Won"
+        "Appended Fenced Full Grant Held HeldTerm Holder LeaseRecord Observation Seen Span StoreUnavailable Taken "
+        "Unknown Unreadable Vacant Won"
     ),
     "cronstable.core.tally": "Histogram JobTally NotifierTally Tally",
     "cronstable.core.view": "ClusterView LeaseView PeerStatus PeerView",
@@ -305,7 +305,7 @@ _HOMES = {
     "cronstable.plugin.hookspecs": "hookimpl",
     "cronstable.plugin.protocols": (
         "Actor Adjustable Bounded CancelRun Claimant ClaimLog Claims Command CommandOutcome Done Election "
-        "ElectionContext FileSystem HeldTerm FleetReport Host HostSnapshot Http HttpResponse HttpStream "
+        "ElectionContext FileSystem FleetReport Host HostSnapshot Http HttpResponse HttpStream "
         "HttpStreams Ids LeaderChange LeaseStore Message NoSuchJob Notifier Observable OpCount Pause ProcessEnd "
         "Processes "
         "QuorumLoss RebootLedger RebootMarks Refreshable Refused ReloadHealth Report Resume Rng Service Shutdown "

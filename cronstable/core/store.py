@@ -81,6 +81,17 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldTerm:
+    """The term that this process holds. ``fence``: the lease's own, which tells terms apart.
+
+    ``returned``: run ids that the holder before claimed, did not start, and gave back when it let go.
+    """
+
+    fence: int
+    returned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """Our write landed and the lease is ours."""
 

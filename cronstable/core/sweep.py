@@ -15,6 +15,8 @@ from typing import Final
 from cronstable.core.claim_values import Known, Ledger, Skip, Start, Wants
 from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.decision import Reason
+from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job
+from cronstable.core.missed import starting_deadline
 from cronstable.core.schedule import Schedule
 
 SHORTEST_WINDOW: Final = 60.0
@@ -56,6 +58,25 @@ class Claimable:
     schedule: Schedule
     coalesce: bool = False
     deadline: Seconds | None = None
+
+
+def is_claimable(job: Job) -> bool:
+    """Whether occurrences of ``job`` are claimed at all (claims.md 14)."""
+    return (
+        job.options.enabled and not job.schedule.reboot and job.options.cluster_policy is not ClusterPolicy.EVERY_NODE
+    )
+
+
+def claimable(job: Job, order: int) -> Claimable:
+    """What the sweep has to know of ``job``."""
+    overlap = job.options.concurrency_policy
+    coalesce = overlap in (ConcurrencyPolicy.FORBID, ConcurrencyPolicy.REPLACE)
+    return Claimable(job.name, order, job.schedule, coalesce, starting_deadline(job.options.raw))
+
+
+def reruns(job: Job) -> bool:
+    """Whether a claim of which nobody knows that it was started is tried again (``onUnfinishedClaim``)."""
+    return job.options.raw.get("onUnfinishedClaim") == "rerun"
 
 
 class Horizon:

@@ -15,7 +15,7 @@ from cronstable.core.events import Event
 from cronstable.core.hooks import JobEvent, Lateness
 from cronstable.core.job import Job, Json
 from cronstable.core.runs import Line, LiveRun, PendingRetry, Resources, RunRecord
-from cronstable.core.store import Appended, Grant, Holder, Observation, Seen, Span
+from cronstable.core.store import Appended, Grant, HeldTerm, Holder, Observation, Seen, Span
 from cronstable.core.tally import Tally
 from cronstable.core.view import ClusterView
 
@@ -606,17 +606,6 @@ class ClaimLog(Protocol):
     async def entries(self) -> Sequence[bytes]:
         """The entries of all processes."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class HeldTerm:
-    """The term that this process holds. ``fence``: the lease's own, which tells terms apart.
-
-    ``returned``: run ids that the holder before claimed, did not start, and gave back when it let go.
-    """
-
-    fence: int
-    returned: tuple[str, ...] = ()
 
 
 class Claims(Protocol):

@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 import anyio
 
 from cronstable.core.clock import Seconds
-from cronstable.core.store import Appended, Fenced, Grant, Span, StoreUnavailable, Unknown
-from cronstable.plugin.protocols import ClaimLog, HeldTerm, Host
+from cronstable.core.store import Appended, Fenced, Grant, HeldTerm, Span, StoreUnavailable, Unknown
+from cronstable.plugin.protocols import ClaimLog, Host
 
 T = TypeVar("T")
 

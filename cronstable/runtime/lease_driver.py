@@ -12,6 +12,7 @@ from typing import TypeAlias, assert_never
 import anyio
 
 from cronstable.core.clock import Instant, Seconds
+from cronstable.core.handover import Inheritance
 from cronstable.core.lease import CHALLENGER_MARGIN, available, is_leader, is_quorate, leader_name, next_change, step
 from cronstable.core.lease_values import (
     Acquire,
@@ -41,14 +42,13 @@ from cronstable.core.lease_values import (
     Wait,
     initial,
 )
-from cronstable.core.store import Grant, Held, Holder, Observation, StoreUnavailable, Vacant
+from cronstable.core.store import Grant, HeldTerm, Holder, Observation, StoreUnavailable
 from cronstable.core.view import ClusterView, LeaseView
 from cronstable.plugin.descriptors import Capability
 from cronstable.plugin.protocols import (
     ClaimLog,
     Claims,
     ElectionContext,
-    HeldTerm,
     Host,
     LeaseStore,
     RebootMarks,
@@ -121,8 +121,7 @@ class LeaseBackend:
             if isinstance(store, ClaimLog) and Capability.OCCURRENCE_CLAIMS in capabilities
             else None
         )
-        self._seen_returned: tuple[str, ...] = ()
-        self._inherited: tuple[int, tuple[str, ...]] = (-1, ())
+        self._inheritance = Inheritance()
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 
@@ -181,11 +180,7 @@ class LeaseBackend:
     @property
     def term(self) -> HeldTerm | None:
         """See ``Claims.term``."""
-        grant = self.grant
-        if grant is None:
-            return None
-        fence, returned = self._inherited
-        return HeldTerm(grant.fence, returned if fence == grant.fence else ())
+        return self._inheritance.term(self.grant)
 
     @property
     def leads(self) -> bool:
@@ -246,7 +241,7 @@ class LeaseBackend:
                         wait = command
                     case Acquire() | Renew() | Observe() | Release():
                         event = await self._ask(command)
-                        self._note_returned(command, event)
+                        self._inheritance = self._inheritance.note(command, event)
                         self._step(event)
                     case Finished():
                         return False
@@ -261,20 +256,6 @@ class LeaseBackend:
     async def _rest(self, until: float) -> None:
         with anyio.CancelScope() as self._sleep:
             await self._host.clock.sleep(max(until - self._host.clock.now().boot, SHORTEST_WAIT))
-
-    def _note_returned(self, request: Request, event: Event) -> None:
-        """Remember what a released lease gives back, for the term that is won right after."""
-        if not isinstance(event, Answered):
-            return
-        match event.observation:
-            case Vacant(returned=returned):
-                self._seen_returned = returned
-            case Held(grant):
-                if isinstance(request, Acquire):
-                    self._inherited = (grant.fence, self._seen_returned if request.over is None else ())
-                self._seen_returned = ()
-            case _:
-                self._seen_returned = ()
 
     async def _ask(self, request: Request) -> Event:
         cut = request.cut if isinstance(request, Observe) else None

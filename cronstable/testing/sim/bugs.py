@@ -14,6 +14,8 @@ from types import MappingProxyType, ModuleType
 from typing import Final
 
 from cronstable.core import claim_log, claim_values, lease, lease_values, sweep
+from cronstable.core.claim_desk import Desk
+from cronstable.core.claim_session import Session
 from cronstable.core.claim_values import (
     Answer,
     Claim,
@@ -30,13 +32,11 @@ from cronstable.core.claim_values import (
 )
 from cronstable.core.clock import EpochSeconds, Instant, Seconds
 from cronstable.core.decision import Decision, Reason, Verdict
-from cronstable.core.job import Job
 from cronstable.core.lease_values import LeaseState, LeaseTiming
 from cronstable.core.store import Fenced, LeaseRecord, Span, Unknown, Won
 from cronstable.core.sweep import Horizon, Local, Rules
 from cronstable.testing import planted
 from cronstable.testing.memory import MemoryLeaseStore
-from cronstable.testing.sim.claims import ClaimsSide
 from cronstable.testing.sim.faults import ALL_KINDS, Kind
 from cronstable.testing.sim.world import Setup
 
@@ -211,10 +211,12 @@ def only_from_now_on(
     return replace(wants, starts=tuple(start for start in wants.starts if not start.late))
 
 
-def start_without_a_last_look(self: ClaimsSide, claim: Claim, job: Job) -> Decision:
+def start_without_a_last_look(
+    self: Desk, session: Session, claim: Claim, gate: Decision, may_work: bool, now: Instant
+) -> Decision:
     """What was won is spawned, however long ago that was."""
-    self.state, _ = _claim_step(self.state, Spawned(claim.run_id), Instant(0.0, 0.0))
-    self._settle(claim.run_id)
+    session.feed(Spawned(claim.run_id), now)
+    self._launching.pop(claim.run_id, None)
     return Decision(Verdict.RUN, Reason.LEADER)
 
 
@@ -256,7 +258,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     Bug("fence-stands-still", "", ((claim_log, "_head", fence_stands_still),)),
     Bug("keeps-what-was-decided-since", "", ((claim_log, "_own", keeps_what_was_decided_since),), nodes=2),
     Bug("only-from-now-on", "", ((sweep, "sweep", only_from_now_on),)),
-    Bug("start-without-a-last-look", "", ((ClaimsSide, "permit", start_without_a_last_look),)),
+    Bug("start-without-a-last-look", "", ((Desk, "permit", start_without_a_last_look),)),
     Bug("store-renews-anything", "", store=planted.RenewsAnything),
     Bug("store-gives-a-held-lease-away", "", store=planted.GivesAHeldLeaseAway),
     Bug("store-takes-over-blindly", "", store=planted.TakesOverBlindly),

@@ -16,7 +16,7 @@ from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.job import ClusterPolicy, Job
 from cronstable.core.runs import RunKey, Trigger
 from cronstable.core.store import Grant, Held
-from cronstable.runtime.claims_session import is_claimable
+from cronstable.core.sweep import is_claimable
 
 if TYPE_CHECKING:
     from cronstable.testing.sim.node import Node, Process

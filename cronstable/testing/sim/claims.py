@@ -1,29 +1,21 @@
-"""A process's side of the claim log: what ``ClaimsDriver`` does, with the same machines."""
+"""A process's side of the claim log: what ``ClaimsDriver`` and ``ClaimLaunch`` do, around the same decisions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar, assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from cronstable.core import claim_log, sweep
+from cronstable.core import claim_log
+from cronstable.core.claim_desk import PATIENCE, Around, Desk, starts_alone
+from cronstable.core.claim_session import PAUSE, STAND_DOWN, SWEEP_EVERY, Session
 from cronstable.core.claim_values import (
-    CHUNK,
-    SKIPS,
     Alarm,
     Answer,
     Append,
-    Began,
     Claim,
     Command,
-    Dropped,
-    Ended,
-    Event,
     Found,
-    Handed,
-    Loaded,
     Logged,
     Look,
     Looked,
@@ -32,46 +24,28 @@ from cronstable.core.claim_values import (
     Ready,
     Refused,
     Spawn,
-    Spawned,
     StandDown,
     Start,
-    Wants,
 )
 from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.decision import Decision, Reason, Verdict
-from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job
+from cronstable.core.handover import Handover
+from cronstable.core.job import Job
+from cronstable.core.lease import is_quorate
 from cronstable.core.runs import Trigger
 from cronstable.core.store import Fenced, Full, Taken, Unknown, Won
-from cronstable.core.sweep import Horizon, Local, Rules
-from cronstable.plugin.protocols import HeldTerm
-from cronstable.runtime.claims_driver import (
-    PATIENCE,
-    PAUSE,
-    REOPEN_AFTER,
-    SILENT,
-    SPAWNING,
-    STAND_DOWN,
-    STOP_WITHIN,
-    SWEEP_EVERY,
-    TRIM_EVERY,
-)
-from cronstable.runtime.claims_session import claimable, is_claimable
-from cronstable.testing.sim.door import Door, Handover
+from cronstable.core.sweep import is_claimable
+from cronstable.runtime.claims_driver import STOP_WITHIN
+from cronstable.testing.sim.door import Door, Entries
 from cronstable.testing.sim.engine import Signal, Steps, pause
 from cronstable.testing.sim.faults import Moment
 
 if TYPE_CHECKING:
     from cronstable.testing.sim.node import LeaseSide, Process
 
-T = TypeVar("T")
-
-_MINDS: Final = frozenset({ConcurrencyPolicy.FORBID, ConcurrencyPolicy.REPLACE})
-_FINAL: Final = frozenset({Reason.DISABLED, Reason.PAUSED})
-Key = tuple[str, EpochSeconds, int]
-
 
 class ClaimsSide:
-    """See ``ClaimsDriver`` and its ``Session``."""
+    """See ``ClaimsDriver``: it asks, waits and writes down."""
 
     def __init__(self, process: Process, lease: LeaseSide) -> None:
         self._process = process
@@ -81,65 +55,43 @@ class ClaimsSide:
         self._dice = process.dice.child("claims")
         token = self._dice.token(6)
         self.door = Door(process, lease)
-        self.handover = Handover(process, self.door, token)
-        self.state = claim_log.initial(process.node.name, token, world.window)
-        self.horizon = Horizon(world.window)
-        self._term: HeldTerm | None = None
-        self._trimmed = 0
-        self._crowded = False
-        self._silent = 0
-        self._over_since: float | None = None
-        self._left = Wants()
-        self._swept_at = float("-inf")
-        self._closing = False
+        handover = Handover(token, self.door.ttl)
+        self.entries = Entries(process, self.door, handover)
+        self._session = Session(
+            process.node.name, token, handover, window=world.window, mode=world.mode, limit=world.limit
+        )
+        self._desk = Desk()
+        self._around = Around(process.runs.occupied)
         self.settled = False
-        self._launching: dict[str, bool] = {}
         self._settled = Signal()
         self._wake = Signal()
         self._woken = False
-        self._due: dict[tuple[str, EpochSeconds], bool] = {}
-        self._unclaimed: dict[tuple[str, EpochSeconds], bool] = {}
-        self._retries: dict[Key, str] = {}
-        jobs = [job for job in world.jobs.values() if is_claimable(job)]
-        self.horizon.load((claimable(job, order) for order, job in enumerate(jobs)), process.now().wall)
-        self._feed(Loaded({job.name: definition(job) for job in jobs}))
+        self._session.load(world.jobs.values(), process.now())
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 
     def takes(self, job: Job, scheduled_at: EpochSeconds) -> bool:
         """See ``ClaimsDriver.takes``."""
-        if not is_claimable(job):
+        if not is_claimable(job) or not self._desk.takes(job, scheduled_at, quorate=self._quorate()):
             return False
-        if job.options.cluster_policy is ClusterPolicy.PREFER_LEADER and not self._quorate():
-            self._unclaimed[(job.name, scheduled_at)] = True
-            return False
-        self._due[(job.name, scheduled_at)] = True
         self.poke()
         return True
 
     def retry(self, job: Job, scheduled_at: EpochSeconds, attempt: int, first_run_id: str) -> bool:
         """See ``ClaimsDriver.retry``."""
-        prefers = job.options.cluster_policy is ClusterPolicy.PREFER_LEADER
-        if not is_claimable(job) or (prefers and not self._quorate()):
+        if not is_claimable(job) or starts_alone(job, quorate=self._quorate()):
             return False
-        if self._closing:
+        if self._session.closing:
             self._process.runs.retry_refused(job.name)
             return True
         key = (job.name, scheduled_at, attempt)
-        self._retries[key] = first_run_id
-        self._swept_at = float("-inf")
-        for claim in self.state.pending:
-            if _key(claim.start) == key and claim.run_id not in self._launching:
-                self._feed(Handed(claim.run_id, waits=False))
+        self._desk.retry(self._session, key, first_run_id, self._process.now())
         self.poke()
         return True
 
     def forget_retries(self, job: str) -> None:
         """See ``ClaimsDriver.forget_retries``."""
-        self._retries = {key: first for key, first in self._retries.items() if key[0] != job}
-        for claim in self.state.pending:
-            if claim.start.job == job and _is_retry(claim.start) and claim.run_id not in self._launching:
-                self._feed(Dropped(claim.run_id, Reason.RETRY_SETTLED))
+        self._desk.forget_retries(self._session, job, self._process.now())
 
     def poke(self) -> None:
         """Look again now."""
@@ -148,140 +100,86 @@ class ClaimsSide:
 
     def works(self) -> bool:
         """Whether this process can claim and start at this instant."""
-        return claim_log.is_open(self.state) and self.may_work()
+        return self._session.is_open and self.may_work()
 
     def may_work(self) -> bool:
         """See ``ClaimsDriver``."""
-        return self._term is not None and self._lease.leads() and not self._closing and not self._process.stopping
+        return self._session.may_work(self._lease.leads()) and not self._process.stopping
+
+    @property
+    def had_term(self) -> bool:
+        """Whether there is something to say to a successor."""
+        return self._session.term is not None
 
     def _quorate(self) -> bool:
-        return self._lease.view().quorate
+        return is_quorate(self._lease.state, self._process.now().boot)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self) -> Steps[None]:
         """Claim and launch."""
+        session = self._session
         while True:
             self._woken = False
             self._follow_term()
-            self._forget_old()
+            self._desk.forget_old(self._process.now().wall - 2 * session.horizon.window)
             again = False
             if self.may_work():
                 again = yield from self._turn()
             else:
-                self._start_unclaimed()
-                if self._term is None:
-                    yield from self.handover.tend()
+                if not self._process.stopping and not self._quorate():
+                    self._start_alone()
+                if session.term is None:
+                    yield from self.entries.tend()
             self._world.working(self._process, self.works())
             if not again and not self._woken:
-                yield from pause(self._node, self._pause(), self._wake)
+                wait = session.pause(self._process.now(), may_work=self.may_work(), longest=self._longest())
+                yield from pause(self._node, wait, self._wake)
+
+    def _longest(self) -> Seconds:
+        """A coarse simulation looks less often where nothing can happen meanwhile."""
+        idle = max(SWEEP_EVERY, self._world.idle)
+        if self._session.term is None:
+            return SWEEP_EVERY if self._process.runs.running() else max(idle, 3 * self._world.idle)
+        return SWEEP_EVERY if self._session.state.begun or self._session.state.pending else idle
 
     def _follow_term(self) -> None:
-        term = self.door.term
-        if term is None:
-            self._refuse_retries()
-        if term is None or self._term is None or term.fence != self._term.fence:
-            if self._term is not None:
-                self.horizon.forget_waiting()
-                self._feed(Ended())
-                self._refuse_retries()
-            if term is not None:
-                self.handover.begin()
-                self._feed(Began(term.returned))
-            self._term = term
-            self._left = Wants()
-
-    def _pause(self) -> Seconds:
-        idle = max(SWEEP_EVERY, self._world.idle)
-        if self._term is None:
-            return SWEEP_EVERY if self._process.runs.running() else max(idle, 3 * self._world.idle)
-        if not claim_log.is_open(self.state) or not self.may_work():
-            return PAUSE
-        if self.state.begun or self.state.pending:
-            idle = SWEEP_EVERY
-        ahead = self.horizon.next_at
-        return idle if ahead is None else max(0.001, min(idle, ahead - self._process.now().wall))
+        if self._session.follow(self.door.term, self._process.now()):
+            for job in self._desk.refused_retries(self._session):
+                self._process.runs.retry_refused(job)
 
     def _turn(self) -> Steps[bool]:
-        self._revive()
-        if claim_log.is_open(self.state):
-            known = yield from self.handover.look()
+        session = self._session
+        session.revive(self._process.now())
+        if session.is_open:
+            known = yield from self.entries.look()
             self._follow_term()
             if not known:
                 yield from self._breathe(answered=False)
                 return True
-        commands = self._feed(Ready(self._dice.token(8), self._wants()))
+        now = self._process.now()
+        wants = self._desk.wants(session, self._around, now)
+        for name, at in wants.lost:
+            self._world.alarm(self._node, "lost", f"{name} at {at} left the window")
+            self._record(name, at, Decision(Verdict.SKIP, Reason.OUTSIDE_WINDOW))
+        commands = session.feed(Ready(self._dice.token(8), wants), now)
         yield from self._all(commands)
         return bool(commands)
 
-    def _revive(self) -> None:
-        term, boot = self.state.term, self._process.now().boot
-        if term is None or term.phase is not Phase.OVER:
-            self._over_since = None
-        elif self._over_since is None:
-            self._over_since = boot
-        elif boot >= self._over_since + REOPEN_AFTER:
-            self._over_since = None
-            self._feed(Began())
-
-    def _wants(self) -> Wants:
-        term = self.state.term
-        if term is None or term.phase is not Phase.OPEN or self.state.flight is not None:
-            return Wants()
-        if claim_log.unspawned(self.state):
-            return Wants()
-        now = self._process.now()
-        left, ahead = self._left, self.horizon.next_at
-        stale = now.boot >= self._swept_at + SWEEP_EVERY or (ahead is not None and ahead <= now.wall)
-        if stale or not (left.starts or left.skips):
-            left = self._sweep(now.wall, term.opened_at)
-            self._swept_at = now.boot
-            for name, at in left.lost:
-                self._due.pop((name, at), None)
-                self._world.alarm(self._node, "lost", f"{name} at {at} left the window")
-                self._record(name, at, Decision(Verdict.SKIP, Reason.OUTSIDE_WINDOW))
-        self._left = replace(left, starts=left.starts[CHUNK:], skips=left.skips[SKIPS:])
-        waiting = [start.at for start in self._left.starts if start.attempt == 0]
-        waiting += [skip.at for skip in self._left.skips]
-        oldest = min(waiting if left.waiting is None else [*waiting, left.waiting], default=None)
-        return replace(left, starts=left.starts[:CHUNK], skips=left.skips[:SKIPS], waiting=oldest)
-
-    def _sweep(self, wall: float, opened_at: float) -> Wants:
-        jobs = self._world.jobs
-        local = Local(
-            blocked=self._blocked,
-            waits=lambda name: self.handover.waits(jobs[name]),
-            started=lambda name, at: (name, at) in self._unclaimed,
-        )
-        rules = Rules(self._world.mode, self._world.limit, self._world.rerun)
-        known = claim_log.known_now(self.state)
-        wants = sweep.sweep(self.horizon, self.state.ledger, known, rules, local, wall, opened_at)
-        claimed = {_key(claim.start) for claim in self.state.pending}
-        retries = tuple(Start(*key) for key in self._retries if key not in claimed)
-        return replace(wants, starts=(*retries, *wants.starts)) if retries else wants
-
-    def _blocked(self, name: str) -> bool:
-        job = self._world.jobs[name]
-        forbids = job.options.concurrency_policy is ConcurrencyPolicy.FORBID
-        return (forbids and self._process.runs.occupied(name)) or self.handover.blocks(job)
-
     # -- carrying out -------------------------------------------------------------------------------------------------
-
-    def _feed(self, event: Event) -> tuple[Command, ...]:
-        self.state, commands = claim_log.step(self.state, event, self._process.now())
-        return commands
 
     def _all(self, commands: Iterable[Command]) -> Steps[None]:
         for command in commands:
             yield from self._obey(command)
 
     def _obey(self, command: Command) -> Steps[None]:
+        session = self._session
         match command:
             case Look():
                 span = yield from self.door.span()
                 if span is not None:
-                    self._feed(Looked(span))
-                term = self.state.term
+                    session.feed(Looked(span), self._process.now())
+                term = session.state.term
                 if span is None or (term is not None and term.doubt is not None):
                     yield from self._breathe(answered=span is not None)
             case Read(number):
@@ -289,24 +187,18 @@ class ClaimsSide:
                 if answer is None:
                     yield from self._breathe(answered=False)
                 else:
-                    self._silent = 0
-                    yield from self._all(self._feed(Found(number, answer[0])))
+                    session.heard()
+                    yield from self._all(session.feed(Found(number, answer[0]), self._process.now()))
             case Append(number, data):
                 yield from self._append(number, data)
             case Spawn(claims):
                 yield from self._spawn(claims)
             case Refused(starts, reason):
                 for start in starts:
-                    if self._retries.pop(_key(start), None) is not None:
-                        runs = self._process.runs
-                        (runs.retry_spent if reason == Reason.CLAIM_TAKEN else runs.retry_refused)(start.job)
-                    elif start.attempt == 0:
-                        self._record(start.job, start.at, Decision(Verdict.DEFER, Reason(reason)))
+                    self._not_claimed(start, Reason(reason))
             case Logged(skips):
-                for skip in skips:
-                    self._due.pop((skip.job, skip.at), None)
-                    if skip.reason != Reason.STARTED_UNCLAIMED:
-                        self._record(skip.job, skip.at, Decision(Verdict.SKIP, Reason(skip.reason)))
+                for skip in self._desk.logged(skips):
+                    self._record(skip.job, skip.at, Decision(Verdict.SKIP, Reason(skip.reason)))
             case Alarm(kind, text):
                 self._world.alarm(self._node, kind, text)
             case StandDown():
@@ -315,16 +207,24 @@ class ClaimsSide:
             case _:
                 assert_never(command)
 
+    def _not_claimed(self, start: Start, reason: Reason) -> None:
+        if self._desk.withdrawn(start):
+            runs = self._process.runs
+            (runs.retry_spent if reason is Reason.CLAIM_TAKEN else runs.retry_refused)(start.job)
+        elif start.attempt == 0:
+            self._record(start.job, start.at, Decision(Verdict.DEFER, reason))
+
     def _append(self, number: int, data: bytes) -> Steps[None]:
-        opening = self.state.term is not None and self.state.term.phase is Phase.OPENING
+        session = self._session
+        opening = session.state.term is not None and session.state.term.phase is Phase.OPENING
         self._world.moment(self._node, Moment.OPENING if opening else Moment.CLAIMING)
         appended = yield from self.door.append(number, data)
         assert isinstance(appended, Won | Taken | Fenced | Full | Unknown)
-        flight = self.state.flight
+        flight = session.state.flight
         if isinstance(appended, Won) and flight is not None and flight.data == data:
             self._world.checker.answered(flight.record)
         self._follow_term()
-        commands = self._feed(Answer(appended))
+        commands = session.feed(Answer(appended), self._process.now())
         if any(isinstance(command, Spawn) for command in commands):
             self._world.moment(self._node, Moment.CLAIMED)
         yield from self._all(commands)
@@ -332,194 +232,99 @@ class ClaimsSide:
             self._world.alarm(self._node, "unknown", "the claim log did not answer")
             yield from self._breathe(answered=False)
             return
-        self._silent = 0
-        self._crowded = self._crowded or isinstance(appended, Full)
-        low = claim_log.trimmable(self.state)
-        if low >= self._trimmed + (1 if self._crowded else TRIM_EVERY):
+        low = session.trim_to(appended)
+        if low is not None:
             yield from self.door.trim(low)
-            self._trimmed, self._crowded = low, False
+            session.trimmed(low)
         if isinstance(appended, Full):
             yield from pause(self._node, PAUSE)
 
     def _breathe(self, *, answered: bool) -> Steps[None]:
-        self._silent = 0 if answered else self._silent + 1
-        wait = PAUSE if self._silent < 2 else SILENT * self._dice.between(0.8, 1.2)
-        yield from pause(self._node, wait)
+        yield from pause(self._node, self._session.breath(self._dice.random(), answered=answered))
 
     def _record(self, name: str, at: EpochSeconds, decision: Decision) -> None:
         self._process.runs.record(self._world.jobs[name], at, decision)
 
+    # -- launching, see ``ClaimLaunch`` -------------------------------------------------------------------------------
+
     def _spawn(self, claims: tuple[Claim, ...]) -> Steps[None]:
-        for first in range(0, len(claims), SPAWNING):
-            batch = [claim for claim in claims[first : first + SPAWNING] if claim.run_id not in self._launching]
+        session, desk = self._session, self._desk
+        for batch in desk.batches(claims):
             for claim in batch:
                 self._launch(claim)
             end = self._process.now().boot + PATIENCE
-            while waiting := [c for c in batch if c.run_id in self._launching and not self._is_handed(c)]:
+            while desk.awaited(session, batch):
                 yield from pause(self._node, max(0.0, end - self._process.now().boot), self._settled)
                 if self._process.now().boot >= end:
-                    for claim in waiting:
-                        if claim.run_id in self._launching:
-                            self._feed(Handed(claim.run_id))
-                    break
+                    desk.hold_up_no_longer(session, batch, self._process.now())
             if not self.may_work():
                 return
-        if any(claim.run_id not in self._launching for claim in claim_log.unspawned(self.state)):
+        if desk.has_unlaunched(session):
             yield from pause(self._node, PAUSE)
 
-    def _is_handed(self, claim: Claim) -> bool:
-        return any(one.run_id == claim.run_id and one.handed for one in self.state.pending)
-
     def _launch(self, claim: Claim) -> None:
-        start = claim.start
-        job = self._world.jobs[start.job]
-        self._due.pop((start.job, start.at), None)
-        if start.attempt == 0 and (start.job, start.at) in self._unclaimed:
-            self._feed(Dropped(claim.run_id, Reason.STARTED_UNCLAIMED))
+        start, runs, desk = claim.start, self._process.runs, self._desk
+        launch = desk.launch(self._session, claim, self._world.jobs.get(start.job), self._process.now())
+        if launch is None:
             return
-        first_run_id = self._retries.get(_key(start))
-        if _is_retry(start) and first_run_id is None:
-            self._feed(Handed(claim.run_id))
-            return
-        self._launching[claim.run_id] = True
-        begun = self._process.runs.start(
-            job,
-            _decision(claim),
+        begun = runs.start(
+            launch.job,
+            launch.decision,
             scheduled_at=start.at,
-            trigger=_trigger(start),
-            recheck=lambda: self.permit(claim, job),
-            attempt=start.attempt,
-            first_run_id=first_run_id,
+            trigger=launch.trigger,
+            recheck=lambda: self._permit(claim, launch.job),
+            attempt=launch.attempt,
+            first_run_id=launch.first_run_id,
             run_id=claim.run_id,
             fence=claim.fence,
             on_over=lambda refusal: self._over(claim, refusal),
         )
-        if isinstance(begun, Decision):
-            self._launching.pop(claim.run_id, None)
-            if self._retries.pop(_key(start), None) is not None:
-                self._feed(Handed(claim.run_id))
-                self._process.runs.retry_refused(start.job)
-            else:
-                self._feed(Dropped(claim.run_id, begun.reason))
-        elif self._process.runs.waits(claim.run_id):
-            self._feed(Handed(claim.run_id))
+        refusal = begun if isinstance(begun, Decision) else None
+        waits = refusal is None and runs.waits(claim.run_id)
+        if desk.launched(self._session, claim, refusal, waits, self._process.now()):
+            runs.retry_refused(start.job)
 
-    def permit(self, claim: Claim, job: Job) -> Decision:
-        """See ``ClaimsDriver._permit``."""
-        decision = self._process.runs.recheck(job)
+    def _permit(self, claim: Claim, job: Job) -> Decision:
+        gate = self._process.runs.recheck(job)
+        decision = self._desk.permit(self._session, claim, gate, self.may_work(), self._process.now())
         if decision.verdict is Verdict.RUN:
-            if not claim_log.may_spawn(self.state, claim.run_id) or not self.may_work():
-                return Decision(Verdict.DEFER, Reason.FENCED)
-            self._feed(Spawned(claim.run_id))
-            self._retries.pop(_key(claim.start), None)
-            self._settle(claim.run_id)
-            return decision
-        if decision.reason in _FINAL:
-            return replace(decision, verdict=Verdict.SKIP)
-        return replace(decision, verdict=Verdict.DEFER)
+            self._settled.set()
+        return decision
 
     def _over(self, claim: Claim, refusal: Decision | None) -> None:
-        self._settle(claim.run_id)
-        self._retries.pop(_key(claim.start), None)
-        if all(one.run_id != claim.run_id for one in self.state.pending):
-            return
-        if refusal is not None and refusal.verdict is Verdict.DEFER:
-            self._feed(Handed(claim.run_id, waits=_is_retry(claim.start)))
-        else:
-            self._feed(Dropped(claim.run_id, Reason.START_FAILED if refusal is None else refusal.reason))
-        self.poke()
-
-    def _settle(self, run_id: str) -> None:
-        self._launching.pop(run_id, None)
+        again = self._desk.over(self._session, claim, refusal, self._process.now())
         self._settled.set()
+        if again:
+            self.poke()
 
-    def _refuse_retries(self) -> None:
-        launching = {_key(c.start) for c in self.state.pending if c.run_id in self._launching}
-        for key in [key for key in self._retries if key not in launching]:
-            self._retries.pop(key, None)
-            self._process.runs.retry_refused(key[0])
+    def _start_alone(self) -> None:
+        runs = self._process.runs
+        for job, at in self._desk.left_alone(self._session, self._world.jobs):
+            decision = runs.recheck(job)
+            if decision.verdict is Verdict.RUN:
+                self._desk.start_alone(self._session, job, at, self._process.now())
+                recheck = partial(runs.recheck, job)
+                runs.start(job, decision, scheduled_at=at, trigger=Trigger.SCHEDULE, recheck=recheck)
 
-    # -- without the store, and the end -------------------------------------------------------------------------------
-
-    def _start_unclaimed(self) -> None:
-        if self._process.stopping or self._quorate():
-            return
-        held = [claim for claim in self.state.pending if claim.run_id not in self._launching]
-        due = [(name, at) for name, at in self._due if self.state.ledger.mark(name, at) is None]
-        due = [*due, *((claim.start.job, claim.start.at) for claim in held if claim.start.attempt == 0)]
-        for name, at in sorted(dict.fromkeys(due), key=lambda one: one[1]):
-            job = self._world.jobs[name]
-            if job.options.cluster_policy is not ClusterPolicy.PREFER_LEADER:
-                continue
-            self._due.pop((name, at), None)
-            decision = self._process.runs.recheck(job)
-            if decision.verdict is not Verdict.RUN:
-                continue
-            for claim in held:
-                if (claim.start.job, claim.start.at) == (name, at):
-                    self._feed(Dropped(claim.run_id, Reason.STARTED_UNCLAIMED))
-            self._unclaimed[(name, at)] = True
-            runs = self._process.runs
-            runs.start(
-                job,
-                decision,
-                scheduled_at=at,
-                trigger=Trigger.SCHEDULE,
-                recheck=partial(runs.recheck, job),
-            )
-
-    def _forget_old(self) -> None:
-        since = self._process.now().wall - 2 * self.horizon.window
-        if self._due:
-            self._due = {due: True for due in self._due if due[1] > since}
-        if self._unclaimed:
-            self._unclaimed = {start: True for start in self._unclaimed if start[1] > since}
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> Steps[None]:
         """See ``ClaimsDriver.stop``; the loop above was ended before."""
-        self._closing = True
+        session = self._session
+        session.closing = True
         until = self._process.now().boot + STOP_WITHIN
-        while self._term is not None and claim_log.is_open(self.state) and self._process.now().boot < until:
-            commands = self._feed(Ready(self._dice.token(8), flush=True))
+        while session.term is not None and session.is_open and self._process.now().boot < until:
+            commands = session.feed(Ready(self._dice.token(8), flush=True), self._process.now())
             appends = [command for command in commands if isinstance(command, Append)]
             if not appends:
                 break
             appended = yield from self.door.append(appends[0].number, appends[0].data)
             assert isinstance(appended, Won | Taken | Fenced | Full | Unknown)
-            self._feed(Answer(appended))
+            session.feed(Answer(appended), self._process.now())
             if isinstance(appended, Unknown):
                 yield from pause(self._node, PAUSE)
-        if self._term is not None:
-            yield from self.handover.leave()
-        self.settled = self.state.flight is None and claim_log.is_open(self.state)
-        self.state, ids = claim_log.give_back(self.state)
+        if session.term is not None:
+            yield from self.entries.leave()
+        self.settled = session.state.flight is None and session.is_open
+        session.state, ids = claim_log.give_back(session.state)
         self._lease.given_back = ids
-
-    @property
-    def had_term(self) -> bool:
-        """Whether there is something to say to a successor."""
-        return self._term is not None
-
-
-def definition(job: Job) -> str:
-    """What makes a job another one for the claim log; any text that tells schedules apart will do here."""
-    return f"{job.schedule.text}|{job.schedule.day_match}|{job.schedule.zone}"
-
-
-def _key(start: Start) -> Key:
-    return start.job, start.at, start.attempt
-
-
-def _is_retry(start: Start) -> bool:
-    return start.attempt > 0 and not start.late
-
-
-def _trigger(start: Start) -> Trigger:
-    if start.late:
-        return Trigger.CATCHUP
-    return Trigger.RETRY if start.attempt else Trigger.SCHEDULE
-
-
-def _decision(claim: Claim) -> Decision:
-    evidence = MappingProxyType({"fence": claim.fence, "attempt": claim.start.attempt})
-    return Decision(Verdict.RUN, Reason.CATCH_UP if claim.start.late else Reason.LEADER, evidence)

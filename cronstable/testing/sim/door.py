@@ -1,25 +1,17 @@
-"""A process's way to the claim log, and what it says of its unfinished runs: ``ClaimDoor`` and ``Handover``."""
+"""A process's way to the claim log, and to the entries of unfinished runs: ``ClaimDoor`` and ``Entries``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from cronstable.core import unfinished
-from cronstable.core.clock import Seconds
-from cronstable.core.job import ConcurrencyPolicy, Job
-from cronstable.core.store import Fenced, Full, Span, Unknown, Won
-from cronstable.core.unfinished import Entry, Watch
-from cronstable.plugin.protocols import HeldTerm
-from cronstable.runtime.handover import LOOK_EVERY, LOOK_OFTEN
+from cronstable.core.handover import LOOK_EVERY, Handover, minded
+from cronstable.core.store import Fenced, Full, HeldTerm, Span, Unknown, Won
 from cronstable.testing.sim.engine import Ask, Reply, Steps, pause
 from cronstable.testing.sim.faults import How
 
 if TYPE_CHECKING:
     from cronstable.testing.sim.node import LeaseSide, Process
-
-_MINDS: Final = frozenset({ConcurrencyPolicy.FORBID, ConcurrencyPolicy.REPLACE})
 
 
 class Door:
@@ -111,102 +103,49 @@ class Door:
         return answer.value if isinstance(answer, Reply) else None
 
 
-class Handover:
-    """See ``runtime.handover.Handover``."""
+class Entries:
+    """See ``runtime.handover.Entries``."""
 
-    def __init__(self, process: Process, door: Door, token: str) -> None:
+    def __init__(self, process: Process, door: Door, handover: Handover) -> None:
         self._process = process
         self._door = door
-        self._token = token
+        self._handover = handover
         self._dice = process.dice.child("handover")
-        self._watch: Watch = MappingProxyType({})
-        self._looked: float | None = None
-        self._asked: dict[str, float] = {}
-        self._cancel: tuple[str, ...] = ()
-        self._tended: float | None = None
-        self._told = False
-
-    def begin(self) -> None:
-        """A new term."""
-        self._looked = None
-        self._asked.clear()
 
     def look(self) -> Steps[bool]:
-        """Read the entries when it is time to; False as long as nothing is known for this term."""
+        """See ``Entries.look``; a coarse simulation looks less often."""
         boot = self._process.now().boot
-        every = LOOK_OFTEN if self._watch else max(LOOK_EVERY, self._process.world.idle)
-        if self._looked is not None and boot < self._looked + every:
+        if not self._handover.is_look_due(boot, max(LOOK_EVERY, self._process.world.idle)):
             return True
         found = yield from self._door.entries()
         if found is not None:
-            self._watch = unfinished.observe(self._watch, found, self._token, self._process.now().boot)
-            self._looked = boot
-            elsewhere = self._elsewhere()
-            wanted = tuple(sorted(run for job in self._asked for run in elsewhere.get(job, ())))
-            if wanted != self._cancel or (self._told and not wanted):
-                self._cancel = wanted
-                yield from self._say({}, wanted)
-        return self._looked is not None
-
-    def blocks(self, job: Job) -> bool:
-        """See ``Handover.blocks``."""
-        if job.name not in self._elsewhere():
-            return False
-        if job.options.concurrency_policy is ConcurrencyPolicy.REPLACE:
-            return not self.waits(job)
-        return job.options.concurrency_policy is ConcurrencyPolicy.FORBID
-
-    def waits(self, job: Job) -> bool:
-        """See ``Handover.waits``."""
-        if job.options.concurrency_policy is not ConcurrencyPolicy.REPLACE or job.name not in self._elsewhere():
-            self._asked.pop(job.name, None)
-            return False
-        boot = self._process.now().boot
-        since = self._asked.setdefault(job.name, boot)
-        return boot < since + job.options.kill_timeout + self._door.ttl
-
-    def _elsewhere(self) -> dict[str, tuple[str, ...]]:
-        if not self._watch:
-            return {}
-        return dict(unfinished.blocking(self._watch, self._door.ttl, self._process.now().boot))
+            to_end = self._handover.looked(found, boot, self._process.now().boot)
+            if to_end is not None:
+                yield from self._say({}, to_end)
+        return self._handover.known
 
     def leave(self) -> Steps[None]:
-        """See ``Handover.leave``."""
-        yield from self._say(self._minded(), ())
+        """See ``Entries.leave``."""
+        yield from self._say(minded(self._process.runs.running()), ())
 
     def drain(self) -> Steps[None]:
-        """See ``Handover.drain``."""
+        """See ``Entries.drain``."""
         while True:
-            yield from pause(self._process.node, self._every())
+            yield from pause(self._process.node, self._handover.refresh_every)
             yield from self._refresh()
 
     def tend(self) -> Steps[None]:
-        """See ``Handover.tend``."""
-        boot = self._process.now().boot
-        if self._tended is not None and boot < self._tended + self._every():
-            return
-        if self._told or self._minded():
-            self._tended = boot
+        """See ``Entries.tend``."""
+        if self._handover.tends(self._process.runs.running(), self._process.now().boot):
             yield from self._refresh()
 
     def _refresh(self) -> Steps[None]:
         found = yield from self._door.entries()
         if found is not None:
-            self._watch = unfinished.observe(self._watch, found, self._token, self._process.now().boot)
-            wanted = unfinished.cancelled(self._watch)
-            for run, job in self._process.runs.running().items():
-                if run in wanted:
-                    self._process.runs.cancel(job.name, run)
+            running = self._process.runs.running()
+            for job, run in self._handover.to_end(found, running, self._process.now().boot):
+                self._process.runs.cancel(job.name, run)
         yield from self.leave()
 
-    def _every(self) -> Seconds:
-        return min(LOOK_OFTEN, self._door.ttl / 3)
-
-    def _minded(self) -> dict[str, str]:
-        running = self._process.runs.running()
-        return {run: job.name for run, job in running.items() if job.options.concurrency_policy in _MINDS}
-
     def _say(self, runs: dict[str, str], cancel: tuple[str, ...]) -> Steps[None]:
-        entry = Entry(self._token, self._dice.token(8), MappingProxyType(runs), cancel)
-        self._told = bool(runs or cancel)
-        yield from self._door.put_entry(unfinished.encode(entry) if runs or cancel else b"")
+        yield from self._door.put_entry(self._handover.entry(self._dice.token(8), runs, cancel))

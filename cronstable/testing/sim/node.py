@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from cronstable.core import lease
 from cronstable.core.clock import Instant
+from cronstable.core.handover import Inheritance
 from cronstable.core.lease_values import (
     Acquire,
     Answered,
@@ -34,9 +35,8 @@ from cronstable.core.lease_values import (
     Wait,
     initial,
 )
-from cronstable.core.store import Grant, Held, Holder, Observation, Seen, Unreadable, Vacant
+from cronstable.core.store import Grant, Held, HeldTerm, Holder, Observation, Seen, Unreadable, Vacant
 from cronstable.core.view import ClusterView
-from cronstable.plugin.protocols import HeldTerm
 from cronstable.testing.memory import MemoryLeaseStore
 from cronstable.testing.sim.clocks import NodeClock
 from cronstable.testing.sim.engine import Ask, Fiber, Lock, Refusal, Reply, Signal, Sleep, Steps
@@ -151,8 +151,7 @@ class LeaseSide:
         )
         self.free = Lock()
         self._sleep = Signal()
-        self._seen_returned: tuple[str, ...] = ()
-        self._inherited: tuple[int, tuple[str, ...]] = (-1, ())
+        self._inheritance = Inheritance()
         self.given_back: tuple[str, ...] = ()
 
     # -- what others ask ----------------------------------------------------------------------------------------------
@@ -165,11 +164,7 @@ class LeaseSide:
     @property
     def term(self) -> HeldTerm | None:
         """See ``LeaseBackend.term``."""
-        grant = self.grant
-        if grant is None:
-            return None
-        fence, returned = self._inherited
-        return HeldTerm(grant.fence, returned if fence == grant.fence else ())
+        return self._inheritance.term(self.grant)
 
     def leads(self) -> bool:
         """What the gate is told now."""
@@ -230,27 +225,13 @@ class LeaseSide:
                     last = command
                 case Acquire() | Renew() | Observe() | Release():
                     event = yield from self._ask(command)
-                    self._note_returned(command, event)
+                    self._inheritance = self._inheritance.note(command, event)
                     self._step(event)
                 case Gained() | Lost() | Quorum() | Note():
                     pass
                 case _:
                     assert_never(command)
         return last
-
-    def _note_returned(self, request: Request, event: Event) -> None:
-        """See ``LeaseBackend``: what a released lease gives back, for the term that is won right after."""
-        if not isinstance(event, Answered):
-            return
-        match event.observation:
-            case Vacant(returned=returned):
-                self._seen_returned = returned
-            case Held(grant):
-                if isinstance(request, Acquire):
-                    self._inherited = (grant.fence, self._seen_returned if request.over is None else ())
-                self._seen_returned = ()
-            case _:
-                self._seen_returned = ()
 
     def _ask(self, request: Request) -> Steps[Event]:
         world, node, boot = self._world, self._process.node, self._process.now().boot

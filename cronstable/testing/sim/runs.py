@@ -14,7 +14,7 @@ from cronstable.core.job import Job
 from cronstable.core.overlap import Enqueue, Full, Replace, Skip, decide_overlap
 from cronstable.core.retry import Answer, Ladder, Relaunch, RetryEvent
 from cronstable.core.runs import LiveRun, RunKey, Trigger
-from cronstable.runtime.claims_session import is_claimable
+from cronstable.core.sweep import is_claimable
 from cronstable.runtime.launcher import REPLACE_GRACE, SILENT_SKIPS
 from cronstable.runtime.scheduler import LONGEST_SLEEP
 from cronstable.testing.sim.engine import Signal, Sleep, Steps, pause

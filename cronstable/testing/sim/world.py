@@ -10,8 +10,7 @@ from functools import partial
 from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.job import ClusterPolicy, Job
 from cronstable.core.lease_values import LeaseTiming
-from cronstable.core.sweep import Mode, auto_window
-from cronstable.runtime.claims_session import is_claimable
+from cronstable.core.sweep import Mode, auto_window, is_claimable
 from cronstable.testing.memory import MemoryLeaseStore
 from cronstable.testing.sim.checker import Checker, Counts, Violation
 from cronstable.testing.sim.claims import ClaimsSide
@@ -108,7 +107,6 @@ class World:
         window = setup.window
         self.window = auto_window(self.flavour.worst_handover) if window is None else window
         self.mode, self.limit = setup.mode, setup.limit
-        self.rerun = frozenset(n for n, job in self.jobs.items() if job.options.raw.get("onUnfinishedClaim") == "rerun")
         self.run_seconds, self.failing = setup.run_seconds, setup.failing
         self.idle = 5.0 if setup.coarse else 0.0
         self.watch = self.flavour.timing.watch
@@ -311,13 +309,13 @@ class World:
             while not letting_go.over and process.now().boot < until:
                 yield from pause(process.node, 0.02)
             letting_go.cancel()
-            draining = process.start(claims.handover.drain()) if claims.had_term else None
+            draining = process.start(claims.entries.drain()) if claims.had_term else None
             until = process.now().boot + DRAIN
             while process.runs.running() and process.now().boot < until:
                 yield from pause(process.node, 0.1)
             if draining is not None:
                 draining.cancel()
-                process.start(claims.handover.leave())
+                process.start(claims.entries.leave())
                 yield from pause(process.node, 0.1)
         node = process.node
         self.log(node.name, "has stopped")

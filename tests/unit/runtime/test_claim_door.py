@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from cronstable.core.store import Appended, Grant, Holder, Span, StoreUnavailable, Unknown, Won
-from cronstable.plugin.protocols import HeldTerm
+from cronstable.core.store import Appended, Grant, HeldTerm, Holder, Span, StoreUnavailable, Unknown, Won
 from cronstable.runtime.claim_door import ClaimDoor
 from cronstable.testing.clock import VirtualClock, run_virtual
 from cronstable.testing.host import FakeHost

@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from cronstable.core import claim_records
+from cronstable.core.claim_desk import Desk
 from cronstable.core.decision import Decision, DecisionRing, Reason, Verdict
 from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job, JobOptions, Json
 from cronstable.core.lease_values import LeaseTiming
@@ -839,7 +840,7 @@ def test_a_bug_costs_a_second_and_not_the_daemon(monkeypatch: pytest.MonkeyPatch
             node = await f.node()
             await f.until_wall(1.5)
             with monkeypatch.context() as patch:
-                patch.setattr(type(node.claims), "_sweep", lambda *_: 1 / 0)
+                patch.setattr(Desk, "wants", lambda *_: 1 / 0)
                 await anyio.sleep(3)
             await f.until_wall(9.5)
             assert sorted(f.times())[-9:] == list(range(1, 10))
@@ -855,7 +856,7 @@ def test_what_was_started_before_a_bug_is_not_taken_for_lost_after_it(monkeypatc
             await f.until_wall(1.5)
             assert [start.attempt for start in f.starts] == [0]
             with monkeypatch.context() as patch:
-                patch.setattr(type(node.claims), "_sweep", lambda *_: 1 / 0)
+                patch.setattr(Desk, "wants", lambda *_: 1 / 0)
                 await anyio.sleep(3)
             await f.until_wall(50)
             assert [start.attempt for start in f.starts] == [0]

@@ -18,8 +18,9 @@ from cronstable.core.job import ClusterPolicy, Job, JobOptions, Json
 from cronstable.core.records import WriteKind
 from cronstable.core.runs import LiveRun, Outcome, RunRecord
 from cronstable.core.schedule import Schedule
+from cronstable.core.store import HeldTerm
 from cronstable.core.view import ClusterView
-from cronstable.plugin.protocols import Actor, CancelRun, Done, HeldTerm, LeaseStore, StartRun
+from cronstable.plugin.protocols import Actor, CancelRun, Done, LeaseStore, StartRun
 from cronstable.runtime.bus import EventBus
 from cronstable.runtime.chores import Chores
 from cronstable.runtime.commands import Commands
