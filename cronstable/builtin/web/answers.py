@@ -75,8 +75,10 @@ def accepts_gzip(request: web.Request) -> bool:
 
 def matches(request: web.Request, etag: str) -> bool:
     """True when ``If-None-Match`` has this entity tag (weak comparison, RFC 9110 13.1.2)."""
-    given = ",".join(request.headers.getall("If-None-Match", []))
-    tags = [tag.strip().removeprefix("W/") for tag in given.split(",")]
+    given = request.headers.getall("If-None-Match", None)
+    if given is None:
+        return False
+    tags = [tag.strip().removeprefix("W/") for tag in ",".join(given).split(",")]
     return "*" in tags or etag.removeprefix("W/") in tags
 
 
@@ -93,7 +95,10 @@ def tagged(request: web.Request, body: bytes) -> web.Response:
 def _listed(request: web.Request, header: str) -> list[str]:
     """The entries of a comma-separated header in lower case, without those whose weight is zero."""
     entries: list[str] = []
-    for part in ",".join(request.headers.getall(header, [])).lower().split(","):
+    given = request.headers.getall(header, None)
+    if given is None:
+        return entries
+    for part in ",".join(given).lower().split(","):
         value, *parameters = (piece.strip() for piece in part.split(";"))
         weights = [p.partition("=")[2].strip() for p in parameters if p.partition("=")[0].strip() == "q"]
         if value and not any(w.strip("0.") == "" for w in weights):

@@ -11,8 +11,10 @@ from typing import Final, TypeAlias
 import anyio
 import anyio.lowlevel
 
-from cronstable.api import ClusterView, EpochSeconds, HostSnapshot, Job, Json, LiveRun, Pause, RunRecord, Seconds
-from cronstable.builtin.web.shapes import claims_entry, cluster_document, dumps, job_parts
+from cronstable.api import EpochSeconds, HostSnapshot, Job, LiveRun, Pause, RunRecord, Seconds
+from cronstable.builtin.web.kept import Kept
+from cronstable.builtin.web.routes import JSON
+from cronstable.builtin.web.shapes import cluster_document, dumps, job_parts
 
 FRESH: Final[Seconds] = 0.2
 """A rendered list whose facts have not changed is sent again for this long; its countdowns are that old at most."""
@@ -20,7 +22,6 @@ FRESH: Final[Seconds] = 0.2
 AT_ONCE: Final = 20
 """Entries made in a row before others on the event loop get a turn: some milliseconds."""
 
-_ClusterFacts: TypeAlias = tuple[bool, ClusterView | None, str | None, dict[str, Json]]
 _JobFacts: TypeAlias = tuple[
     Job, tuple[LiveRun, ...], tuple[RunRecord, ...], Pause | None, bool, bool, bool, Hashable, object
 ]  # a tuple: comparing two of them a thousand times in a poll has to cost nothing
@@ -28,9 +29,9 @@ _JobFacts: TypeAlias = tuple[
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A body and the weak entity tag of what it says, countdowns aside."""
+    """A list and the weak entity tag of what it says, countdowns aside."""
 
-    body: bytes
+    kept: Kept
     etag: str
 
 
@@ -61,11 +62,23 @@ class JobsDocument:
 
     async def render(self, snapshot: HostSnapshot, wall: float) -> Rendered:
         """The list as of ``wall``. Lets others run while many entries have to be made."""
+        if (kept := self._fresh(snapshot, wall)) is not None:
+            return kept
         async with self._busy:
-            if await self._refresh(snapshot) or self._rendered is None or not 0 <= wall - self._rendered_at < FRESH:
-                self._rendered = Rendered(self._body(wall), self._etag)
-                self._rendered_at = wall
+            if (kept := self._fresh(snapshot, wall)) is not None:
+                return kept
+            await self._refresh(snapshot)
+            body = Kept(self._body(wall), JSON, {"ETag": self._etag, "Vary": "Accept-Encoding"})
+            self._rendered, self._rendered_at = Rendered(body, self._etag), wall
             return self._rendered
+
+    def _fresh(self, snapshot: HostSnapshot, wall: float) -> Rendered | None:
+        """What was rendered a moment ago, when nothing changed since."""
+        if self._seen is None or not 0 <= wall - self._rendered_at < FRESH:
+            return None
+        if self._seen is not snapshot and not _same_parts(self._seen, snapshot):
+            return None
+        return self._rendered
 
     def _body(self, wall: float) -> bytes:
         left: dict[EpochSeconds | None, bytes] = {None: b"null"}
@@ -76,10 +89,10 @@ class JobsDocument:
             pieces += (b",", entry.before, left[due], entry.after)
         return b"[%b]" % b"".join(pieces[1:])
 
-    async def _refresh(self, snapshot: HostSnapshot) -> bool:
-        """Bring the entries up to date; True when anything but the time changed."""
+    async def _refresh(self, snapshot: HostSnapshot) -> None:
+        """Bring the entries and the tag up to date."""
         if self._seen is not None and _same_parts(self._seen, snapshot):
-            return False
+            return
         entries: dict[str, _Entry] = {}
         made = 0
         for name, facts in _facts(snapshot).items():
@@ -95,45 +108,44 @@ class JobsDocument:
         same = not made and fires == self._fires and list(entries) == list(self._entries) and self._etag != ""
         self._entries, self._fires, self._seen = entries, fires, snapshot
         if same:
-            return False
+            return
         digest = hashlib.blake2b(digest_size=12)
         for entry, due in zip(entries.values(), fires, strict=True):
             digest.update(b"%b%b%b" % (entry.before, str(due).encode(), entry.after))
         self._etag = f'W/"{digest.hexdigest()}"'
-        return True
 
 
 class StatusDocument:
     """GET /status in one of its two forms, made again when a job changed or its countdowns are too old."""
 
-    def __init__(self, make: Callable[[HostSnapshot, float], bytes]) -> None:
+    def __init__(self, make: Callable[[HostSnapshot, float], bytes], content_type: str) -> None:
         self._make = make
+        self._type = content_type
         self._seen: HostSnapshot | None = None
-        self._body = b""
+        self._kept = Kept(b"", content_type)
         self._made_at = 0.0
 
-    def render(self, snapshot: HostSnapshot, wall: float) -> bytes:
-        """The document as bytes."""
+    def render(self, snapshot: HostSnapshot, wall: float) -> Kept:
+        """The document as of ``wall``."""
         fresh = 0 <= wall - self._made_at < FRESH
         if not fresh or self._seen is None or not same_in(_STATUS_PARTS, self._seen, snapshot):
-            self._body, self._seen, self._made_at = self._make(snapshot, wall), snapshot, wall
-        return self._body
+            self._kept = Kept(self._make(snapshot, wall), self._type)
+            self._seen, self._made_at = snapshot, wall
+        return self._kept
 
 
 class ClusterDocument:
     """GET /cluster, made again when the view changed."""
 
     def __init__(self) -> None:
-        self._facts: _ClusterFacts | None = None
-        self._body = b""
+        self._seen: HostSnapshot | None = None
+        self._kept = Kept(b"", JSON)
 
-    def render(self, snapshot: HostSnapshot) -> bytes:
-        """The document as bytes."""
-        claims = claims_entry(snapshot.tally)
-        facts = (snapshot.cluster_configured, snapshot.cluster, snapshot.cluster_error, claims)
-        if facts != self._facts:
-            self._facts, self._body = facts, dumps(cluster_document(snapshot))
-        return self._body
+    def render(self, snapshot: HostSnapshot) -> Kept:
+        """The document now."""
+        if self._seen is None or not same_in(_CLUSTER_PARTS, self._seen, snapshot):
+            self._kept, self._seen = Kept(dumps(cluster_document(snapshot)), JSON), snapshot
+        return self._kept
 
 
 _PARTS: Final = (
@@ -155,6 +167,14 @@ _PARTS: Final = (
 
 
 _STATUS_PARTS: Final = (attrgetter("jobs"), attrgetter("next_fires"), attrgetter("live"))
+
+_CLUSTER_PARTS: Final = (
+    attrgetter("cluster_configured"),
+    attrgetter("cluster"),
+    attrgetter("cluster_error"),
+    attrgetter("tally.claims"),
+    attrgetter("tally.catch_ups"),
+)
 
 
 def _same_parts(old: HostSnapshot, new: HostSnapshot) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, cast
 
 import anyio
@@ -23,6 +24,7 @@ from cronstable.builtin.web.answers import accepts, accepts_gzip
 from cronstable.builtin.web.certificate import Certificates
 from cronstable.builtin.web.documents import same_in
 from cronstable.builtin.web.families import Family
+from cronstable.builtin.web.kept import Kept
 from cronstable.builtin.web.routes import TEXT, Route
 from cronstable.builtin.web.samples import JobFacts, Sample
 from cronstable.builtin.web.site import Site
@@ -39,6 +41,7 @@ TYPES: Final = {
 FRESH: Final = 0.5
 """Seconds for which a page is sent again as it is."""
 OFF_LOOP: Final = 20.0
+VARY: Final = MappingProxyType({"Vary": "Accept, Accept-Encoding"})
 GZIP_FROM: Final = 1024
 _END: Final = b"# EOF\n"
 
@@ -66,7 +69,8 @@ class _Page:
     jobs: dict[str, tuple[JobFacts, Lines]] = field(default_factory=dict)
     together: bytes = b""
     body: bytes = b""
-    zipped: bytes = b""
+    plain: Kept | None = None
+    zipped: Kept | None = None
     made_at: float = float("-inf")
 
 
@@ -94,31 +98,42 @@ class Exposition:
                 open=wanted.public,
             )
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
         """GET /metrics: text, or OpenMetrics for who asks for it."""
         kind = OPEN_METRICS if accepts(request, OPEN_METRICS) else TEXT
+        packed = accepts_gzip(request)
         page = self._pages.setdefault(kind, _Page())
-        async with self._busy:
-            now = self._site.wall()
-            if not 0 <= now - page.made_at < FRESH:
-                await self._certificates.look()
-                snapshot = self._site.host.snapshot()
-                if page.seen is not None and same_in(_OF_JOBS, page.seen, snapshot):
-                    self._make(page, kind, snapshot)
-                else:
-                    # In a thread: the first page imports the library, and others may have a thousand jobs to write.
-                    await self._site.host.threads.run(
-                        lambda: self._make(page, kind, snapshot), timeout=OFF_LOOP, lane="web"
-                    )
-                page.made_at = now
-            headers = {"Content-Type": TYPES[kind], "Vary": "Accept, Accept-Encoding"}
-            if len(page.body) < GZIP_FROM or not accepts_gzip(request):
-                return web.Response(body=page.body, headers=headers)
-            if not page.zipped:
-                page.zipped = await self._site.host.threads.run(
-                    lambda: gzip.compress(page.body, compresslevel=1, mtime=0), timeout=OFF_LOOP, lane="web"
-                )
-            return web.Response(body=page.zipped, headers={**headers, "Content-Encoding": "gzip"})
+        kept = self._fresh(page, packed)
+        if kept is None:
+            async with self._busy:
+                kept = self._fresh(page, packed) or await self._renewed(page, kind, packed)
+        return self._site.kept(request, kept)
+
+    def _fresh(self, page: _Page, packed: bool) -> Kept | None:
+        """What was written a moment ago, in the form that is asked for."""
+        if not 0 <= self._site.wall() - page.made_at < FRESH:
+            return None
+        return page.zipped if packed and len(page.body) >= GZIP_FROM else page.plain
+
+    async def _renewed(self, page: _Page, kind: str, packed: bool) -> Kept:
+        """The page as of now, in the form that is asked for."""
+        now, threads = self._site.wall(), self._site.host.threads
+        if page.plain is None or not 0 <= now - page.made_at < FRESH:
+            await self._certificates.look()
+            snapshot = self._site.host.snapshot()
+            if page.seen is not None and same_in(_OF_JOBS, page.seen, snapshot):
+                self._make(page, kind, snapshot)
+            else:
+                # In a thread: the first page imports the library, and others may have a thousand jobs to write.
+                await threads.run(lambda: self._make(page, kind, snapshot), timeout=OFF_LOOP, lane="web")
+            page.plain, page.zipped, page.made_at = Kept(page.body, TYPES[kind], VARY), None, now
+        if not packed or len(page.body) < GZIP_FROM:
+            return page.plain
+        body = await threads.run(
+            lambda: gzip.compress(page.body, compresslevel=1, mtime=0), timeout=OFF_LOOP, lane="web"
+        )
+        page.zipped = Kept(body, TYPES[kind], {**VARY, "Content-Encoding": "gzip"})
+        return page.zipped
 
     def _make(self, page: _Page, kind: str, snapshot: HostSnapshot) -> None:
         """Bring the page up to date. A part that fails is left out, and said once."""
@@ -140,7 +155,6 @@ class Exposition:
         )
         parts = [self._block(kind, name, block) for name, block in blocks]
         page.body = b"".join([parts[0], page.together, *parts[1:], _END if kind == OPEN_METRICS else b""])
-        page.zipped = b""
 
     def _block(self, kind: str, name: str, block: Callable[[], Iterator[Sample]]) -> bytes:
         try:

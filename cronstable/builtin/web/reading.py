@@ -21,9 +21,10 @@ from cronstable.builtin.web.answers import (
     tagged,
 )
 from cronstable.builtin.web.documents import ClusterDocument, JobsDocument, Rendered, StatusDocument
+from cronstable.builtin.web.kept import Kept
 from cronstable.builtin.web.node import NodeLoad
 from cronstable.builtin.web.resources import resources_document
-from cronstable.builtin.web.routes import JSON, LIMIT, TEXT, Query, Route
+from cronstable.builtin.web.routes import JSON, LIMIT, PLAIN, TEXT, Query, Route
 from cronstable.builtin.web.settings import ALL_SCOPES
 from cronstable.builtin.web.site import Site
 from cronstable.builtin.web.statestore import state_document
@@ -48,9 +49,12 @@ class Reading:
         self._load = load
         self._jobs = JobsDocument()
         self._cluster = ClusterDocument()
-        self._status_json = StatusDocument(lambda s, wall: shapes.dumps([*shapes.status_entries(s, wall)]))
-        self._status_text = StatusDocument(lambda s, wall: shapes.status_text(shapes.status_entries(s, wall)).encode())
-        self._zipped: tuple[Rendered, bytes] | None = None
+        self._status_json = StatusDocument(lambda s, wall: shapes.dumps([*shapes.status_entries(s, wall)]), JSON)
+        self._status_text = StatusDocument(
+            lambda s, wall: shapes.status_text(shapes.status_entries(s, wall)).encode(), PLAIN
+        )
+        self._version: Kept | None = None
+        self._zipped: tuple[Rendered, Kept] | None = None
 
     def routes(self) -> Iterable[Route]:
         """Every endpoint of this module."""
@@ -92,32 +96,29 @@ class Reading:
         yield Route("GET", "/healthz", self.healthz, "The process is alive", answer="Health", open=True)
         yield Route("GET", "/readyz", self.readyz, "It does its work", (200, 503), "Health", open=True)
 
-    async def version(self, request: web.Request) -> web.Response:
+    async def version(self, request: web.Request) -> web.StreamResponse:
         """GET /version."""
-        return web.Response(text=self._site.host.snapshot().version)
+        if self._version is None:
+            self._version = Kept(self._site.host.snapshot().version.encode(), PLAIN)
+        return self._site.kept(request, self._version)
 
-    async def status(self, request: web.Request) -> web.Response:
+    async def status(self, request: web.Request) -> web.StreamResponse:
         """GET /status: lines, or JSON for who asks for it."""
-        snapshot, wall = self._site.host.snapshot(), self._site.wall()
-        if accepts_json(request):
-            return json_bytes(self._status_json.render(snapshot, wall))
-        body = self._status_text.render(snapshot, wall)
-        return web.Response(body=body, content_type=TEXT, charset="utf-8")
+        form = self._status_json if accepts_json(request) else self._status_text
+        return self._site.kept(request, form.render(self._site.host.snapshot(), self._site.wall()))
 
     async def summary(self, request: web.Request) -> web.Response:
         """GET /summary."""
         return json_answer(shapes.summary(self._site.host.snapshot(), self._site.wall()))
 
-    async def jobs(self, request: web.Request) -> web.Response:
+    async def jobs(self, request: web.Request) -> web.StreamResponse:
         """GET /jobs, with an entity tag and compressed for who takes it."""
         rendered = await self._jobs.render(self._site.host.snapshot(), self._site.wall())
-        headers = {"ETag": rendered.etag, "Vary": "Accept-Encoding"}
         if matches(request, rendered.etag):
-            return web.Response(status=304, headers=headers)
-        if len(rendered.body) < GZIP_FROM or not accepts_gzip(request):
-            return web.Response(body=rendered.body, content_type="application/json", headers=headers)
-        body = await self._compressed(rendered)
-        return web.Response(body=body, content_type="application/json", headers={**headers, "Content-Encoding": "gzip"})
+            return web.Response(status=304, headers={"ETag": rendered.etag, "Vary": "Accept-Encoding"})
+        if len(rendered.kept.body) < GZIP_FROM or not accepts_gzip(request):
+            return self._site.kept(request, rendered.kept)
+        return self._site.kept(request, await self._compressed(rendered))
 
     async def job(self, request: web.Request) -> web.Response:
         """GET /jobs/{name}."""
@@ -208,9 +209,9 @@ class Reading:
         )
         return tagged(request, body)
 
-    async def cluster(self, request: web.Request) -> web.Response:
+    async def cluster(self, request: web.Request) -> web.StreamResponse:
         """GET /cluster."""
-        return json_bytes(self._cluster.render(self._site.host.snapshot()))
+        return self._site.kept(request, self._cluster.render(self._site.host.snapshot()))
 
     async def fleet(self, request: web.Request) -> web.Response:
         """GET /fleet, with an entity tag."""
@@ -244,12 +245,14 @@ class Reading:
         reason = shapes.not_ready(self._site.host.snapshot())
         return json_answer({"status": "ready"}) if reason is None else error_answer(503, reason)
 
-    async def _compressed(self, rendered: Rendered) -> bytes:
-        """The body compressed, off the event loop, once per rendered list."""
+    async def _compressed(self, rendered: Rendered) -> Kept:
+        """The list compressed, off the event loop, once per rendered list."""
         if self._zipped is None or self._zipped[0] is not rendered:
+            plain = rendered.kept.body
             body = await self._site.host.threads.run(
-                lambda: gzip.compress(rendered.body, compresslevel=1, mtime=0), timeout=OFF_LOOP, lane="web"
+                lambda: gzip.compress(plain, compresslevel=1, mtime=0), timeout=OFF_LOOP, lane="web"
             )
-            self._zipped = (rendered, body)
-            return body
+            kept = Kept(body, JSON, {**rendered.kept.headers, "Content-Encoding": "gzip"})
+            self._zipped = (rendered, kept)
+            return kept
         return self._zipped[1]

@@ -14,6 +14,7 @@ Endpoint: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
+PLAIN: Final = f"{TEXT}; charset=utf-8"
 EVENTS: Final = "text/event-stream"
 CALENDAR: Final = "text/calendar"
 

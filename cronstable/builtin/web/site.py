@@ -10,6 +10,7 @@ from aiohttp import web
 from cronstable.api import Actor, Command, Done, Host, HostSnapshot, Job, NoSuchJob, Refused
 from cronstable.builtin.web.answers import fail
 from cronstable.builtin.web.auth import Caller, Guard, Unauthorized
+from cronstable.builtin.web.kept import Kept, Sender
 from cronstable.builtin.web.settings import WebSettings
 
 COMMAND_TIMEOUT: Final = 30.0
@@ -23,10 +24,15 @@ class Site:
         self.host = host
         self.settings = settings
         self.guard = guard
+        self.sender = Sender(host, settings.headers)
 
     def wall(self) -> float:
         """Wall seconds now."""
         return self.host.clock.now().wall
+
+    def kept(self, request: web.Request, kept: Kept) -> web.StreamResponse:
+        """200 with a body that is sent again and again."""
+        return self.sender.kept(request, kept)
 
     def caller(self, request: web.Request) -> Caller:
         """Who sent the request, or 401."""

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from cronstable.api import Shutdown, StartRun
-from cronstable.builtin.web import app, site
+from cronstable.builtin.web import app, kept, site
 from cronstable.builtin.web.auth import Caller, Guard, Unauthorized, foreign_origin
 from cronstable.builtin.web.settings import ALL_SCOPES, Token
 
@@ -213,7 +213,7 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_others_or_the_end(
 async def test_a_reader_that_takes_nothing_is_dropped_at_the_deadline(
     serve: Any, host: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(app, "WRITE_TIMEOUT", 0.05)
+    monkeypatch.setattr(kept, "WRITE_TIMEOUT", 0.05)
     host.add(*(make_job(f"job {n}", command="x" * 9000) for n in range(1000)))
     async with serve() as call:
         reader, slow = await call.open()
