@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import logging.config
 import os
 import socket
 from collections.abc import Mapping
@@ -155,10 +154,13 @@ class _Configured:
         if section is None or section == self._seen:
             return
         self._seen = section
+        # Here and not above: it brings a network server and pickle along, and few have such a section.
+        from logging.config import dictConfig
+
         # A format of the user's own may name file and line.
         logging._srcfile = _LOGGINGS_OWN_FILE
         try:
-            logging.config.dictConfig(dict(section))
+            dictConfig(dict(section))
         except (ValueError, TypeError, AttributeError, ImportError) as error:
             logging.getLogger("cronstable").error("the logging section cannot be applied: %s", error)
 

@@ -33,6 +33,7 @@ from cronstable.plugin.descriptors import (
 )
 from cronstable.plugin.discovery import Found, PluginInfo, cause, discover, listed
 from cronstable.plugin.errors import PluginError
+from cronstable.plugin.trust import trust_store_on_demand
 from cronstable.plugin.validate import check, key_paths, prove_schemas
 
 __all__ = ["PluginHealth", "PluginInfo", "Plugins", "Provided", "load_factory", "load_plugins"]
@@ -185,7 +186,8 @@ def load_factory(target: str, provided: Provided[T]) -> Callable[..., object]:
     """The callable that ``"module:attribute"`` names; ``PluginError`` names the plugin and the cause."""
     module, _, attributes = target.partition(":")
     try:
-        found: object = importlib.import_module(module)
+        with trust_store_on_demand():
+            found: object = importlib.import_module(module)
         for attribute in attributes.split("."):
             found = getattr(found, attribute)
     except (Exception, SystemExit) as error:  # a stranger's module again

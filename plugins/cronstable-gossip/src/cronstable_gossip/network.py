@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ EXPIRY_REMINDER: Final[Seconds] = 86_400.0
 CONCURRENT: Final = 32
 """Connections of ours; further questions wait for one."""
 READ_SIZE: Final = 65_536
+TLS_BUFFER: Final = 16_384
+"""Bytes: what one TLS record holds at most (RFC 8446, 5.1)."""
 INSTANCE_HEADER: Final = "X-Cronstable-Instance"
 STATS_HEADER: Final = "X-Cronstable-Node-Stats"
 MOST_PUSHED: Final = 262_144
@@ -86,6 +89,9 @@ class TlsNetwork:
 
     async def open(self, responder: Responder) -> None:
         """Load the certificates and listen. Raises ``OSError``."""
+        # asyncio gives each TLS connection a buffer of 256 KiB, and takes as much again for each read. A node holds two
+        # connections for each peer; the size can only be said for all connections of the process.
+        SSLProtocol.max_size = TLS_BUFFER
         self._responder = responder
         self._material = await self._load()
         listener = Listener(self._listen, self._handle, self._bounds.timeout, self._bounds.keepalive, self._section)
