@@ -26,6 +26,7 @@ from cronstable.runtime.claims_driver import ClaimsDriver
 from cronstable.runtime.cluster_manager import ClusterManager, MakeElection
 from cronstable.runtime.commands import Commands
 from cronstable.runtime.companions import Companions
+from cronstable.runtime.crowd import crowd
 from cronstable.runtime.durable import Durable
 from cronstable.runtime.host import DaemonHost, Seams
 from cronstable.runtime.lateness import LatenessWatch
@@ -239,7 +240,7 @@ class Daemon:
             if self._parts.reaper is not None:
                 services.start_soon(self._parts.reaper.run)
             await self.services.reconcile(self._config.settings)
-            async with anyio.create_task_group() as runs:
+            async with crowd() as runs:
                 self.launcher.bind(runs)
                 async with anyio.create_task_group() as election:
                     self.cluster.bind(election)

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Protocol
 
 import anyio
-from anyio.abc import TaskGroup
 
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict
@@ -21,6 +20,7 @@ from cronstable.core.records import merge_rows
 from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
 from cronstable.plugin.protocols import Ids
 from cronstable.runtime.bus import EventBus
+from cronstable.runtime.crowd import Starter
 from cronstable.runtime.output import OutputHub
 from cronstable.runtime.runner import Cancellation, RunRequest
 
@@ -166,7 +166,7 @@ class Launcher:
         self._hub = hub
         self._log = log
         self.node = node
-        self._tasks: TaskGroup | None = None
+        self._tasks: Starter | None = None
         self._flights: dict[str, list[Flight]] = {}
         self._history: dict[str, deque[RunRecord]] = {}
         self.decisions = decisions
@@ -181,7 +181,7 @@ class Launcher:
         self._live: Mapping[str, tuple[LiveRun, ...]] | None = None
         self._rows: Mapping[str, tuple[RunRecord, ...]] | None = None
 
-    def bind(self, tasks: TaskGroup) -> None:
+    def bind(self, tasks: Starter) -> None:
         """Say which task group runs live in; once, before the first start."""
         self._tasks = tasks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -43,7 +44,7 @@ class Cancellation:
 
     def __init__(self) -> None:
         self._requested = False
-        self._scope: anyio.CancelScope | None = None
+        self._interrupt: Callable[[], None] | None = None
         self._in_hurry = False
         self._hurried: anyio.Event | None = None
         self.reason = ""
@@ -63,8 +64,8 @@ class Cancellation:
             self.reason = reason
             self.grace = grace
             self._requested = True
-            if self._scope is not None:
-                self._scope.cancel()
+            if self._interrupt is not None:
+                self._interrupt()
         if hurry:
             self._in_hurry = True
             if self._hurried is not None:
@@ -73,11 +74,16 @@ class Cancellation:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """What is awaited inside is cut short by the request, at once if it was made before; used by one task."""
-        with anyio.CancelScope() as self._scope:
-            if self._requested:
-                self._scope.cancel()
+        with anyio.CancelScope() as scope:
+            self.interrupts(scope.cancel)
             yield
-        self._scope = None
+        self._interrupt = None
+
+    def interrupts(self, call: Callable[[], None]) -> None:
+        """Call ``call`` at the request, at once if it was made before; only the last one that was given here."""
+        self._interrupt = call
+        if self._requested:
+            call()
 
     async def hurried(self) -> None:
         """Return once it is to end in a hurry."""
@@ -215,15 +221,27 @@ class _Run:
         return end, code
 
     async def _await_end(self, process: Process) -> _End:
-        # One cancel scope and no task of its own: this is what every run waits in, hundreds at a time.
-        limit = self._job.options.execution_timeout
-        end = _End.CANCELLED
-        with self._request.cancellation.scope():
-            if limit is None:
-                await process.wait()
+        limit, cancellation = self._job.options.execution_timeout, self._request.cancellation
+        if limit is None:
+            return await self._await_exit(process, cancellation)
+        in_time: bool | None = None
+        with cancellation.scope():
+            in_time = await self._within(limit, process.wait)
+        return _End.CANCELLED if in_time is None else _End.EXIT if in_time else _End.TIMEOUT
+
+    async def _await_exit(self, process: Process, cancellation: Cancellation) -> _End:
+        """The same without a limit: what nearly every run waits in, hundreds at a time, so without a cancel scope."""
+        news, end = asyncio.Event(), _End.CANCELLED
+
+        def exited() -> None:
+            nonlocal end
+            if not news.is_set():
                 end = _End.EXIT
-            else:
-                end = _End.EXIT if await self._within(limit, process.wait) else _End.TIMEOUT
+                news.set()
+
+        process.when_over(exited)
+        cancellation.interrupts(news.set)
+        await news.wait()
         return end
 
     async def _sleep_through(self, seconds: Seconds) -> None:

@@ -1,7 +1,7 @@
 """The seam to processes: spawn, read, wait, signal (DESIGN 3).
 
-A vfork (``runtime/start.py``), a pidfd for the exit, and reader callbacks of the event loop for both the pidfd
-and the pipes: no thread per child and no child watcher. A process that ended stays a zombie until ``release``: so long,
+A vfork (``runtime/start.py``), a pidfd for the exit (``runtime/exits.py``), and reader callbacks of the event loop for
+the pipes: no thread per child and no child watcher. A process that ended stays a zombie until ``release``: so long,
 the kernel gives neither its number nor that of its group to anybody else, and a late signal cannot hit a stranger.
 """
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
+from cronstable.runtime.exits import Exits
 from cronstable.runtime.identity import Identity
 from cronstable.runtime.start import Child, start
 
@@ -74,6 +75,10 @@ class Process(Protocol):
         """Return once the command itself runs. Raises ``SpawnFailed`` when it does not come to that."""
         ...
 
+    def when_over(self, call: Callable[[], None]) -> None:
+        """Call ``call`` when it ended; at once when it has."""
+        ...
+
     async def wait(self) -> int | None:
         """Wait for the end: the exit code, -N after signal N; None when somebody else has taken the status."""
         ...
@@ -116,6 +121,7 @@ class PosixSpawner:
 
     def __init__(self, pidfd_open: Callable[[int], int] | None = PIDFD_OPEN) -> None:
         self._pidfd_open = pidfd_open
+        self._exits = Exits()
         self._living: dict[int, PosixProcess] = {}
 
     def owned(self) -> frozenset[int]:
@@ -159,7 +165,7 @@ class PosixSpawner:
         ends = {stream: reading for stream, (reading, _) in pipes.items()}
         process = PosixProcess(child, ends, status[0] if status else None, self._living)
         self._living[child.pid] = process
-        process.watch(self._pidfd_open)
+        process.watch(self._pidfd_open, self._exits)
         return process
 
 
@@ -216,7 +222,8 @@ class PosixProcess:
         self._pipes = {stream: _Pipe(self._loop, fd) for stream, fd in ends.items()}
         self._status = _Pipe(self._loop, status) if status is not None else None
         self._living = living
-        self._ended = asyncio.Event()
+        self._ended = False
+        self._when_over: list[Callable[[], None]] = []
         self._code: int | None = None
         self._collected = False
         self._released = False
@@ -228,20 +235,20 @@ class PosixProcess:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def watch(self, pidfd_open: Callable[[int], int] | None) -> None:
+    def watch(self, pidfd_open: Callable[[int], int] | None, exits: Exits) -> None:
         """Watch for the end: by pidfd, or by a thread where there is none (old kernels, macOS, no descriptor left)."""
+        pidfd: int | None = None
         try:
             if pidfd_open is None:
                 raise OSError(errno.ENOSYS, "no pidfd")
             pidfd = pidfd_open(self.pid)
+            exits.watch(pidfd, self._on_exit)
         except OSError:
+            if pidfd is not None:
+                os.close(pidfd)
             threading.Thread(target=self._wait_in_thread, name=f"wait-{self.pid}", daemon=True).start()
-            return
-        self._loop.add_reader(pidfd, self._on_pidfd, pidfd)
 
-    def _on_pidfd(self, pidfd: int) -> None:
-        self._loop.remove_reader(pidfd)
-        os.close(pidfd)
+    def _on_exit(self) -> None:
         self._on_end(*_peek(self.pid, os.WNOHANG))
 
     def _wait_in_thread(self) -> None:
@@ -255,13 +262,26 @@ class PosixProcess:
     def _on_end(self, code: int | None, collected: bool) -> None:
         self._code = code
         self._collected = collected
-        self._ended.set()
+        self._ended = True
+        for call in self._when_over:
+            call()
+        self._when_over.clear()
         if self._released:
             self._collect()
 
+    def when_over(self, call: Callable[[], None]) -> None:
+        """Call ``call`` when it ended; at once when it has."""
+        if self._ended:
+            call()
+        else:
+            self._when_over.append(call)
+
     async def wait(self) -> int | None:
         """Wait for the end: the exit code, -N after signal N; None when somebody else has taken the status."""
-        await self._ended.wait()
+        if not self._ended:
+            over = asyncio.Event()
+            self.when_over(over.set)
+            await over.wait()
         return self._code
 
     def _collect(self) -> None:
@@ -280,7 +300,7 @@ class PosixProcess:
         self._released = True
         for pipe in [*self._pipes.values(), *([self._status] if self._status else [])]:
             pipe.close()
-        if self._ended.is_set():
+        if self._ended:
             self._collect()
 
     # -- the start ----------------------------------------------------------------------------------------------------
@@ -330,7 +350,7 @@ class PosixProcess:
 
     def group_alive(self) -> bool:
         """Whether any process of the group still runs; one that is a zombie does not."""
-        return not self._ended.is_set() or any(pid != self.pid for pid in _group_members(self.pid))
+        return not self._ended or any(pid != self.pid for pid in _group_members(self.pid))
 
     def renice(self, nice: int) -> None:
         """Set the nice value of the whole group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
@@ -81,6 +82,13 @@ class Pretender:
         if self.refusal is not None:
             self._ended.set()
             raise SpawnFailed(self.refusal)
+
+    def when_over(self, call: Callable[[], None]) -> None:
+        async def follow() -> None:
+            await self.wait()
+            call()
+
+        self.following = asyncio.get_running_loop().create_task(follow())
 
     async def wait(self) -> int | None:
         with anyio.move_on_after(max(0.0, self.began + self.lifetime - self.clock.now().boot)):

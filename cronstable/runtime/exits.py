@@ -1,0 +1,50 @@
+"""Hears of the ends of processes: one epoll for all of their pidfds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+from collections.abc import Callable
+
+
+class Exits:
+    """Calls back when a process ended. Belongs to the event loop in which it watches.
+
+    The loop watches one descriptor, that of the epoll, and only while there is a process: a reader of the loop's own
+    for each one would cost four times as much. Raises what the system says when there is no descriptor left.
+    """
+
+    def __init__(self) -> None:
+        self._epoll: select.epoll | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: dict[int, Callable[[], None]] = {}
+
+    def watch(self, pidfd: int, call: Callable[[], None]) -> None:
+        """``call`` once, when the process behind ``pidfd`` ends; the descriptor belongs to this object from then on."""
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._epoll.fileno(), self._look)
+        self._epoll.register(pidfd, select.EPOLLIN)
+        self._calls[pidfd] = call
+
+    def _look(self) -> None:
+        if self._epoll is None:
+            return
+        ended = [pidfd for pidfd, _ in self._epoll.poll(0)]
+        calls = [self._calls.pop(pidfd) for pidfd in ended]
+        for pidfd in ended:
+            # A copy that a child of another thread still holds would keep a closed one in the epoll.
+            self._epoll.unregister(pidfd)
+            os.close(pidfd)
+        if not self._calls:
+            self._close(self._epoll)
+        for call in calls:
+            call()
+
+    def _close(self, epoll: select.epoll) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(epoll.fileno())
+        epoll.close()
+        self._epoll = self._loop = None
