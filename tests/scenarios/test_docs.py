@@ -18,6 +18,7 @@ from cronstable.api import JobEvent, LeaderChange, template_variables
 from cronstable.builtin.shell import environment
 from cronstable.builtin.web.app import Api
 from cronstable.builtin.web.auth import Guard
+from cronstable.builtin.web.listeners import Contexts
 from cronstable.builtin.web.settings import WebSettings
 from cronstable.cli.main import COMMANDS
 from cronstable.config import LoadResult, compose_schema, format_findings, load
@@ -121,7 +122,7 @@ def test_every_name_of_the_api_appears_in_the_plugin_guide() -> None:
 def test_every_endpoint_is_documented_and_no_other() -> None:
     clock = VirtualClock()
     host = FakeHost(clock)
-    app = Api(host, WebSettings(listen=()), Guard((), frozenset(), clock, host.log)).application()
+    app = Api(host, WebSettings(listen=()), Guard((), frozenset(), clock, host.log), Contexts()).application()
     served = set()
     for route in app.router.routes():
         if route.method in ("GET", "POST") and route.resource is not None:

@@ -18,6 +18,7 @@ from cronstable.builtin.web.certificate import Certificates
 from cronstable.builtin.web.dashboard import Dashboard
 from cronstable.builtin.web.eventlog import EventLog
 from cronstable.builtin.web.kept import Ready
+from cronstable.builtin.web.listeners import Contexts
 from cronstable.builtin.web.metrics import Exposition
 from cronstable.builtin.web.node import NodeLoad
 from cronstable.builtin.web.openapi import document
@@ -41,12 +42,13 @@ TOKEN_NEEDED: Final = frozenset({"/shutdown"})
 class Api:
     """The application for one host. ``events`` has to be run beside it; ``streams`` end when it shuts down."""
 
-    def __init__(self, host: Host, settings: WebSettings, guard: Guard) -> None:
+    def __init__(self, host: Host, settings: WebSettings, guard: Guard, contexts: Contexts) -> None:
         self._host = host
+        self._contexts = contexts
         self._settings = settings
         self._guard = guard
         self._site = Site(host, settings, guard)
-        self.streams = Streams(host.clock, host.log)
+        self.streams = Streams(host.clock, host.log, contexts)
         self.events = EventLog(host)
         self.load = NodeLoad(host, settings.node_history)
         self.routes = tuple(self._routes())
@@ -89,6 +91,8 @@ class Api:
     @web.middleware
     async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """May it be asked, by whom, what is the answer; every failure is JSON with an ``error``; sent by a deadline."""
+        if self._contexts.outdated(request.transport):
+            request.protocol.close()  # after this answer
         try:
             self._refuse_foreign(request)
             self._authorize(request)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
-import logging
 import os
 import socket
 import ssl
@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import anyio
 from aiohttp import web
 
-from cronstable.api import Threads
+from cronstable.api import Host
 from cronstable.builtin.web.settings import Tcp, Tls, Unix, WebSettings
 
 IO_TIMEOUT: Final = 10.0
 """Seconds for reading certificates or making a unix socket."""
 BACKLOG: Final = 128
+PATIENCE: Final = 35.0
+"""Seconds for what is being answered under a certificate that was replaced; commands and streams need less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,22 @@ class LoadedTls:
 
     context: ssl.SSLContext
     digest: bytes
+
+
+class Contexts:
+    """Which certificate connections are made under now. Those of an earlier one end: their clients come back.
+
+    The files may have been replaced because the old key was lost, or a client's authority is not to be trusted any
+    more: who is connected already must not go on for good.
+    """
+
+    def __init__(self) -> None:
+        self.now: ssl.SSLContext | None = None
+
+    def outdated(self, transport: asyncio.BaseTransport | None) -> bool:
+        """True for a connection under a certificate that was replaced."""
+        context = None if transport is None else transport.get_extra_info("sslcontext")
+        return context is not None and context is not self.now
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +59,12 @@ class _Open:
 class Listeners:
     """The listeners of one service. ``open`` may be called again and again: it opens what is not open."""
 
-    def __init__(self, settings: WebSettings, runner: web.BaseRunner, threads: Threads, log: logging.Logger) -> None:
+    def __init__(self, settings: WebSettings, runner: web.BaseRunner, host: Host, contexts: Contexts) -> None:
         self._settings = settings
         self._runner = runner
-        self._threads = threads
-        self._log = log
+        self._threads = host.threads
+        self._log = host.log
+        self._contexts = contexts
         self._open: dict[Tcp | Unix, _Open] = {}
         self._said: dict[Tcp | Unix, str] = {}
         self._tls: LoadedTls | None = None
@@ -83,13 +103,26 @@ class Listeners:
         try:
             if await self._threads.run(lambda: _digest(tls), timeout=IO_TIMEOUT, lane="web") == old.digest:
                 return
-            self._tls = await self._load_tls(tls)
+            await self._load_tls(tls)
         except (OSError, ValueError) as error:
             self._log.warning("web: the changed certificate does not load, the old one stays in use: %s", error)
             return
         for listen in [item for item in self._open if isinstance(item, Tcp) and item.tls]:
             await self._open.pop(listen).site.stop()
         await self.open()
+        await self._end_outdated()
+
+    async def _end_outdated(self) -> None:
+        """End the connections under the old certificate: those that wait for a next request now, others as they can.
+
+        One that is still shaking hands is not among them; it ends with its first answer.
+        """
+        open_now = [] if self._runner.server is None else self._runner.server.connections
+        outdated = [one for one in open_now if self._contexts.outdated(one.transport)]
+        async with anyio.create_task_group() as ending:
+            for one in outdated:
+                one.close()  # at once when nothing is asked on it
+                ending.start_soon(one.shutdown, PATIENCE)
 
     def remove_sockets(self) -> None:
         """Remove our unix sockets from the file system, unless somebody else has put his own there."""
@@ -105,9 +138,7 @@ class Listeners:
     async def _open_tcp(self, listen: Tcp) -> _Open:
         context = None
         if listen.tls and self._settings.tls is not None:
-            if self._tls is None:
-                self._tls = await self._load_tls(self._settings.tls)
-            context = self._tls.context
+            context = (self._tls or await self._load_tls(self._settings.tls)).context
         site = web.TCPSite(self._runner, listen.host, listen.port, ssl_context=context, backlog=BACKLOG)
         return await self._start(site)
 
@@ -125,7 +156,9 @@ class Listeners:
         return _Open(site, inode)
 
     async def _load_tls(self, tls: Tls) -> LoadedTls:
-        return await self._threads.run(lambda: load_tls(tls), timeout=IO_TIMEOUT, lane="web")
+        self._tls = await self._threads.run(lambda: load_tls(tls), timeout=IO_TIMEOUT, lane="web")
+        self._contexts.now = self._tls.context
+        return self._tls
 
 
 def load_tls(tls: Tls) -> LoadedTls:

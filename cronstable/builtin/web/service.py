@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from cronstable.api import Host, Service, Started
 from cronstable.builtin.web.app import Api
 from cronstable.builtin.web.auth import Guard
-from cronstable.builtin.web.listeners import Listeners
+from cronstable.builtin.web.listeners import Contexts, Listeners
 from cronstable.builtin.web.settings import WebSettings
 
 PASS: Final = 60.0
@@ -63,7 +63,8 @@ class WebService:
         """
         settings = self._settings
         guard = Guard(settings.tokens, settings.anonymous, host.clock, host.log)
-        api = Api(host, settings, guard)
+        contexts = Contexts()
+        api = Api(host, settings, guard, contexts)
         runner = web.AppRunner(
             api.application(),
             access_log=None,
@@ -73,7 +74,7 @@ class WebService:
             lingering_time=LINGER,
             shutdown_timeout=HANDLERS_END,
         )
-        listeners = Listeners(settings, runner, host.threads, host.log)
+        listeners = Listeners(settings, runner, host, contexts)
         try:
             await runner.setup()
             await self._open(listeners, host)

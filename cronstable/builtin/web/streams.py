@@ -11,6 +11,7 @@ from aiohttp import web
 
 from cronstable.api import Clock, Json
 from cronstable.builtin.web.answers import fail
+from cronstable.builtin.web.listeners import Contexts
 
 MOST: Final = 512
 """Streams at once; one more is answered with 503."""
@@ -44,9 +45,10 @@ def message(event: str, data: Json, identity: str = "") -> bytes:
 class Streams:
     """All streams of one service."""
 
-    def __init__(self, clock: Clock, log: logging.Logger) -> None:
+    def __init__(self, clock: Clock, log: logging.Logger, contexts: Contexts) -> None:
         self._clock = clock
         self._log = log
+        self._contexts = contexts
         self._scopes: set[anyio.CancelScope] = set()
         self._ended = False
 
@@ -67,7 +69,10 @@ class Streams:
             fail(503, "the service is stopping" if self._ended else f"{MOST} streams are open, which is the most")
 
     async def serve(self, request: web.Request, source: Source) -> web.StreamResponse:
-        """Send what ``source`` gives until it ends, the reader leaves or falls too far behind, or the service stops."""
+        """Send what ``source`` gives until it ends, the reader leaves or falls too far behind, or the service stops.
+
+        A stream under a certificate that was replaced ends too, within ``PING``: its reader comes back where it was.
+        """
         headers = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return web.Response(headers=headers)
@@ -87,7 +92,7 @@ class Streams:
 
     async def _pump(self, request: web.Request, response: web.StreamResponse, source: Source) -> None:
         chunk: bytes | None = RETRY
-        while chunk is not None:
+        while chunk is not None and not self._contexts.outdated(request.transport):
             with anyio.move_on_after(SEND_TIMEOUT) as late:
                 await response.write(chunk)
             if late.cancelled_caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -18,6 +19,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 import trustme
+
+from cronstable.builtin.web import streams
 
 pytestmark = pytest.mark.anyio
 
@@ -231,6 +234,43 @@ async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(
         with pytest.raises(ssl.SSLCertVerificationError):
             await client_for(("127.0.0.1", port), certificates.client())("GET", "/version")
     assert old.status == new.status == 200
+
+
+async def test_nobody_goes_on_under_a_certificate_that_was_replaced(
+    host: Any, port: int, run_service: Any, client_for: Any, certificates: Certificates, caplog: Any, monkeypatch: Any
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(streams, "PING", 0.05)
+    ask, renewed = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n", trustme.CA()
+    call = client_for(("127.0.0.1", port), certificates.client())
+    async with run_service(host, {"listen": [f"https://127.0.0.1:{port}"], "tls": certificates.section()}):
+        idle, idle_writer = await call.open()
+        idle_writer.write(ask)
+        assert (await idle.readuntil(b"2.0.0")).startswith(b"HTTP/1.1 200")
+        tail, tail_writer = await call.open()
+        tail_writer.write(ask.replace(b"/version", b"/events"))
+        assert (await tail.readuntil(b"retry: 2000\n\n")).startswith(b"HTTP/1.1 200")
+        # Accepted under the old certificate, and silent until it is replaced.
+        loop, late = asyncio.get_running_loop(), socket.create_connection(("127.0.0.1", port))
+        await anyio.wait_all_tasks_blocked()
+        certificates.write(renewed)
+        caplog.clear()
+        host.clock.advance(60)
+        await until(lambda: "listening on" in caplog.text)
+        with anyio.fail_after(30):
+            assert await idle.read() == b""
+            await tail.read()
+            late.setblocking(False)
+            reader = asyncio.StreamReader()
+            transport, _ = await loop.create_connection(
+                lambda: asyncio.StreamReaderProtocol(reader),
+                sock=late,
+                ssl=certificates.client(),
+                server_hostname="localhost",
+            )
+            transport.write(ask + ask)
+            answered = await reader.read()
+    assert answered.count(b"HTTP/1.1 200") == 1
 
 
 def test_the_hooks_import_no_aiohttp() -> None:
