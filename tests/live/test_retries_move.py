@@ -228,6 +228,12 @@ SLOTS = """\
     concurrencyPolicy: Replace
     concurrencyScope: cluster
     killTimeout: 1
+  - name: long
+    command: 'exec sleep 300'
+    schedule: "0 0 1 1 *"
+    clusterPolicy: EveryNode
+    concurrencyPolicy: Forbid
+    concurrencyScope: cluster
 """
 
 
@@ -238,6 +244,11 @@ def test_a_slot_keeps_two_nodes_from_running_a_job_at_once_and_replace_reaches_a
     fleet.start()
     fleet.wait_until_whole()
     a, b = fleet.nodes
+    assert ask(a.port, "POST", "/jobs/long/start")[0] == 200
+    assert ask(b.port, "POST", "/jobs/long/start") == (
+        409,
+        {"error": "node-a runs the job, and its concurrencyScope is cluster"},
+    )
     assert ask(a.port, "POST", "/jobs/newest/start")[0] == 200
     waiting(lambda: ["newest", "node-a"] in lines(fleet.stamps), 30, "the run that is to be replaced")
     assert ask(b.port, "POST", "/jobs/newest/start")[0] == 200

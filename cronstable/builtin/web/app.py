@@ -61,7 +61,7 @@ class Api:
         yield from Tails(self._site, self.streams, self.events).routes()
         yield from Planner(self._site).routes()
         yield from Exposition(self._site, self.streams, Certificates(self._host, self._settings.tls)).routes()
-        yield from Acting(self._site).routes()
+        yield from Acting(self._site, self.events).routes()
         yield Route("GET", "/openapi.json", self._openapi, "This description", (200, 304), "OpenApi")
 
     async def _openapi(self, request: web.Request) -> web.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -86,6 +87,19 @@ class EventLog:
             ready = anyio.Event()
             self._waiting.append(ready)
             await ready.wait()
+
+    @property
+    def last(self) -> int:
+        """The number of the newest event."""
+        return self._last
+
+    async def since(self, number: int) -> AsyncIterator[Event]:
+        """The events after ``number`` as they come; those that were overwritten meanwhile are left out."""
+        while True:
+            await self.more(number)
+            for entry in self.after(number)[0]:
+                number = entry.number
+                yield entry.event
 
     def bytes_of(self, entry: _Entry) -> bytes:
         """The event as it is sent."""

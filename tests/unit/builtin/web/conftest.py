@@ -99,7 +99,10 @@ class Files:
 
 
 class FakeHost:
-    """What the API sees of a daemon; ``answers`` are the outcomes of commands, by their type's name."""
+    """What the API sees of a daemon.
+
+    ``answers`` are the outcomes of commands, by their type's name; ``then`` is what happens after them.
+    """
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -107,6 +110,7 @@ class FakeHost:
         self.log = logging.getLogger("cronstable.test.web")
         self.commands: list[tuple[Command, Actor]] = []
         self.answers: dict[str, CommandOutcome] = {}
+        self.then: dict[str, Sequence[Event]] = {}
         self.decided: list[DecisionRecord] = []
         self.broken = False
         self.stuck = False
@@ -168,6 +172,8 @@ class FakeHost:
     async def do(self, command: Command, by: Actor) -> CommandOutcome:
         self.commands.append((command, by))
         await (anyio.sleep_forever() if self.stuck else anyio.lowlevel.checkpoint())
+        for event in self.then.get(type(command).__name__, ()):
+            asyncio.get_running_loop().call_soon(self.bus.emit, event)
         answer = self.answers.get(type(command).__name__)
         if answer is not None:
             return answer

@@ -7,7 +7,24 @@ from typing import Any
 
 import pytest
 
-from cronstable.api import Outcome, Pause, Resume, RunKey, RunRecord
+from cronstable.api import (
+    ConcurrencyPolicy,
+    Decided,
+    Decision,
+    DecisionRecord,
+    Done,
+    Event,
+    Outcome,
+    Pause,
+    Reason,
+    Resume,
+    RunFinished,
+    RunKey,
+    RunRecord,
+    StateStatus,
+    Verdict,
+)
+from cronstable.builtin.web import acting
 
 pytestmark = pytest.mark.anyio
 
@@ -109,3 +126,71 @@ async def test_activity_has_the_runs_of_every_job_newest_first_and_an_entity_tag
     }
     assert (same.status, same.body) == (304, b"")
     assert wrong.status == 400
+
+
+def decided(
+    verdict: Verdict, reason: Reason, run_id: str | None = None, at: int | None = None, **evidence: Any
+) -> Event:
+    return Decided(DecisionRecord("node-a", "a", at, NOON, Decision(verdict, reason, evidence), run_id))
+
+
+def finished(run_id: str) -> Event:
+    return RunFinished(RunRecord(RunKey(run_id, "a", None), Outcome.UNKNOWN, None, None, NOON, None))
+
+
+OTHERS = (
+    decided(Verdict.SKIP, Reason.SLOT_HELD, at=int(NOON), holder="node-b"),
+    decided(Verdict.RUN, Reason.MANUAL, "another"),
+    finished("another"),
+)
+"""What happens to the job meanwhile and is not about the run that was asked for."""
+
+
+@pytest.mark.parametrize(
+    ("events", "status", "says"),
+    [
+        ((decided(Verdict.RUN, Reason.MANUAL, "run-7"),), 200, "run-7"),
+        ((finished("run-7"),), 200, "run-7"),
+        (
+            (decided(Verdict.SKIP, Reason.SLOT_HELD, holder="node-b"),),
+            409,
+            "node-b runs the job, and its concurrencyScope is cluster",
+        ),
+        (
+            (decided(Verdict.SKIP, Reason.STORE_UNAVAILABLE, what="slot"),),
+            409,
+            "not started: the store did not answer, so that it could not be claimed or looked up",
+        ),
+        ((), 200, "run-7"),
+    ],
+)
+async def test_a_start_that_other_nodes_are_asked_about_answers_what_came_of_it(
+    serve: Any,
+    host: Any,
+    make_job: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    events: tuple[Event, ...],
+    status: int,
+    says: str,
+) -> None:
+    monkeypatch.setattr(acting, "SLOT_ANSWER", 5.0 if events else 0.05)
+    shared = {"raw": {"concurrencyScope": "cluster"}, "concurrency_policy": ConcurrencyPolicy.FORBID}
+    host.add(make_job("a", **shared), make_job("b", **shared))
+    host.set(state=StateStatus("filesystem", None, None))
+    host.answers["StartRun"] = Done("run-7")
+    host.then["StartRun"] = (*OTHERS, *events)
+    async with serve() as call:
+        reply = await call("POST", "/jobs/a/start")
+    assert (reply.status, says) == (status, reply.json.get("error") or reply.json["run_id"])
+
+
+async def test_without_a_store_or_a_slot_nobody_is_waited_for(serve: Any, host: Any, make_job: Any) -> None:
+    host.add(make_job("own", concurrency_policy=ConcurrencyPolicy.FORBID))
+    host.add(make_job("free", raw={"concurrencyScope": "cluster"}, concurrency_policy=ConcurrencyPolicy.ALLOW))
+    async with serve() as call:
+        host.set(state=StateStatus("filesystem", None, None))
+        replies = [await call("POST", f"/jobs/{name}/start") for name in ("own", "free")]
+        host.add(make_job("a", raw={"concurrencyScope": "cluster"}, concurrency_policy=ConcurrencyPolicy.FORBID))
+        host.set(state=None)
+        replies.append(await call("POST", "/jobs/a/start"))
+    assert [reply.status for reply in replies] == [200, 200, 200]
