@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import assert_never
+from typing import Final, assert_never
 
 from cronstable.core.decision import Decision, Evidence, Reason, Verdict
 from cronstable.core.job import ClusterPolicy
 from cronstable.core.quorum import hrw_owner
 from cronstable.core.view import SPREAD, ClusterView
+
+NO_ELECTION: Final = Decision(Verdict.RUN, Reason.NO_ELECTION)
+"""The answer for every job where no election is configured."""
 
 
 def decide(
@@ -27,7 +30,7 @@ def decide(
     ``due``: boot seconds at which the occurrence came due; None when there is none. DEFER: ask again after a refresh.
     """
     if not election_configured:
-        return _run(Reason.NO_ELECTION)
+        return NO_ELECTION
     if policy is ClusterPolicy.EVERY_NODE:
         return _run(Reason.EVERY_NODE)
     if view is None:

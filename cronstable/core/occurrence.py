@@ -12,8 +12,8 @@ from cronstable.core.runs import RunKey
 def occurrence_id(deployment: str, job: str, scheduled_at: EpochSeconds) -> str:
     """A stable name of (deployment, job, T): 32 hex digits, equal on every node and for every attempt."""
     # Lengths go first so that no choice of names makes two different triples read the same.
-    parts = (deployment, job, str(scheduled_at))
-    text = "".join(f"{len(part.encode())}:{part}" for part in parts)
+    at = str(scheduled_at)
+    text = f"{len(deployment.encode())}:{deployment}{len(job.encode())}:{job}{len(at)}:{at}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import sha256
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from cronstable.core.clock import Seconds
 from cronstable.core.job import Json
@@ -59,12 +59,16 @@ def _fraction(seed: str) -> float:
     return int.from_bytes(sha256(seed.encode()).digest()[:8]) / 2**64
 
 
+ONCE: Final = RetryPolicy()
+"""The policy of a job that has none: no attempt but the first."""
+
+
 def retry_policy(keys: Mapping[str, Json]) -> RetryPolicy:
     """The policy in the remaining keys of a job (``JobOptions.raw``); without one, no attempt but the first."""
     hook = keys.get("onFailure")
     retry = hook.get("retry") if isinstance(hook, dict) else None
     if not isinstance(retry, dict):
-        return RetryPolicy()
+        return ONCE
 
     def number(key: str, default: float) -> float:
         value = retry.get(key, default)

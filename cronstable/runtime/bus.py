@@ -21,8 +21,6 @@ class _Subscriber:
         self.dropped = 0
 
     def offer(self, event: Event) -> None:
-        if self.kinds and not isinstance(event, self.kinds):
-            return
         if len(self.queue) >= BACKLOG:
             self.queue.popleft()
             self.dropped += 1
@@ -36,6 +34,7 @@ class EventBus:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._subscribers: list[_Subscriber] = []
+        self._interested: dict[type[Event], tuple[_Subscriber, ...]] = {}
         self.counts: Callable[[Event], None] | None = None
         """Hears of every event at once, and must neither wait nor raise: a queue can drop what has to be counted."""
 
@@ -43,13 +42,20 @@ class EventBus:
         """Hand ``event`` to every subscriber; never waits, never raises."""
         if self.counts is not None:
             self.counts(event)
-        for subscriber in self._subscribers:
+        kind = type(event)
+        interested = self._interested.get(kind)
+        if interested is None:
+            # Found out once: most subscribers wait for what is rare, and each run is three events.
+            interested = tuple(s for s in self._subscribers if not s.kinds or issubclass(kind, s.kinds))
+            self._interested[kind] = interested
+        for subscriber in interested:
             subscriber.offer(event)
 
     async def subscribe(self, *kinds: type[Event]) -> AsyncIterator[Event]:
         """Events of ``kinds`` (none named: all) from now on."""
         subscriber = _Subscriber(kinds)
         self._subscribers.append(subscriber)
+        self._interested.clear()
         try:
             while True:
                 while subscriber.queue:
@@ -62,3 +68,4 @@ class EventBus:
                     await subscriber.wake.wait()
         finally:
             self._subscribers.remove(subscriber)
+            self._interested.clear()

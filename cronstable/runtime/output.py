@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import islice
@@ -57,34 +57,33 @@ class OutputHub:
     """Keeps the last lines of living runs and of the most recently finished ones."""
 
     def __init__(self) -> None:
-        self._buffers: OrderedDict[str, _Buffer] = OrderedDict()
-        self._finished = 0
+        self._living: dict[str, _Buffer] = {}
+        self._finished: dict[str, _Buffer] = {}
+        """Oldest first."""
         self._finished_size = 0
 
     def open(self, run_id: str) -> None:
         """A run begins."""
-        self._buffers[run_id] = _Buffer()
+        self._living[run_id] = _Buffer()
 
     def extend(self, run_id: str, batch: LineBatch) -> None:
         """Lines came out of a run that was opened."""
-        self._buffers[run_id].add(batch)
+        self._living[run_id].add(batch)
 
     def close(self, run_id: str) -> None:
         """The output of a run is complete; readers end, and old finished runs are forgotten."""
-        buffer = self._buffers[run_id]
+        buffer = self._finished[run_id] = self._living.pop(run_id)
         buffer.done = True
         buffer.notify()
-        self._buffers.move_to_end(run_id)
-        self._finished += 1
         self._finished_size += buffer.size
-        while self._finished > FINISHED_RUNS or (self._finished > 1 and self._finished_size > CHARACTERS_OF_FINISHED):
-            old = next(name for name, candidate in self._buffers.items() if candidate.done)
-            self._finished_size -= self._buffers.pop(old).size
-            self._finished -= 1
+        while len(self._finished) > FINISHED_RUNS or (
+            len(self._finished) > 1 and self._finished_size > CHARACTERS_OF_FINISHED
+        ):
+            self._finished_size -= self._finished.pop(next(iter(self._finished))).size
 
     async def read(self, run_id: str, after: int = 0) -> AsyncIterator[Line]:
         """Lines numbered above ``after``, live; nothing for a run that is not remembered."""
-        buffer = self._buffers.get(run_id)
+        buffer = self._living.get(run_id) or self._finished.get(run_id)
         last = after
         while buffer is not None:
             lines = buffer.after(last)

@@ -27,9 +27,20 @@ async def prepare(job: Job, variables: Mapping[str, str], *, environ: Mapping[st
     Raises ``SpawnFailed`` when the user, the ``env_file`` or the directory cannot be had.
     """
     options = job.options
-    identity = await _identity(job, threads)
-    env = await _environment(job, identity, variables, environ=environ, threads=threads)
-    await _check_directory(job, identity, threads)
+    identity = None
+    if options.user is not None or options.group is not None:
+        identity = await _identity(options.user, options.group, threads)
+    # Lowest layer first: the daemon's, the user's home, ``env_file``, ``environment``, the run's own variables.
+    env = dict(environ)
+    if identity is not None:
+        env.update(identity.variables)
+    if options.env_file is not None:
+        env.update(await _env_file(options.env_file, threads))
+    env.update(options.environment)
+    env.update(variables)
+    if options.working_directory is not None and identity is None:
+        # Else the exec helper enters it as the job's user, who may see other directories than root does.
+        await _check_directory(options.working_directory, threads)
     command = job.command
     return SpawnSpec(
         argv=(options.shell or "/bin/sh", "-c", command) if isinstance(command, str) else command,
@@ -41,35 +52,13 @@ async def prepare(job: Job, variables: Mapping[str, str], *, environ: Mapping[st
     )
 
 
-async def _identity(job: Job, threads: Threads) -> Identity | None:
-    user, group = job.options.user, job.options.group
-    if user is None and group is None:
-        return None
+async def _identity(user: str | int | None, group: str | int | None, threads: Threads) -> Identity:
     try:
         return await _look_up(
             threads, lambda: resolve_identity(user, group, effective_uid=os.geteuid()), "the account database"
         )
     except IdentityError as error:
         raise SpawnFailed(str(error)) from error
-
-
-async def _environment(
-    job: Job,
-    identity: Identity | None,
-    variables: Mapping[str, str],
-    *,
-    environ: Mapping[str, str],
-    threads: Threads,
-) -> dict[str, str]:
-    """Lowest layer first: the daemon's, the user's home, ``env_file``, ``environment``, the run's own variables."""
-    env = dict(environ)
-    if identity is not None:
-        env.update(identity.variables)
-    if job.options.env_file is not None:
-        env.update(await _env_file(job.options.env_file, threads))
-    env.update(job.options.environment)
-    env.update(variables)
-    return env
 
 
 async def _env_file(path: str, threads: Threads) -> Mapping[str, str]:
@@ -85,11 +74,7 @@ async def _env_file(path: str, threads: Threads) -> Mapping[str, str]:
         raise SpawnFailed(f"env_file {path!r} cannot be used: {reason}") from error
 
 
-async def _check_directory(job: Job, identity: Identity | None, threads: Threads) -> None:
-    path = job.options.working_directory
-    if path is None or identity is not None:
-        # The exec helper enters it as the job's user, who may see other directories than root does.
-        return
+async def _check_directory(path: str, threads: Threads) -> None:
     try:
         # The chdir before the exec would stop the whole daemon on a mount that hangs; this one stops a thread.
         await _look_up(threads, lambda: os.stat(path), f"the working directory {path!r}")

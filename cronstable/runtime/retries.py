@@ -150,9 +150,13 @@ class Retries:
 
     def admitted(self, job: Job, key: RunKey) -> None:
         """A scheduled run begins a new ladder; a manual one joins what is there."""
+        policy = retry_policy(job.options.raw)
+        if not policy.allows(1) and job.name not in self._ladders:
+            # Nearly every run: its failure is final, and that needs no ladder to be known.
+            return
         if key.trigger is not Trigger.CATCHUP:
             self._jobs[job.name] = job
-        self._step(job.name, Admitted(key, retry_policy(job.options.raw)))
+        self._step(job.name, Admitted(key, policy))
 
     def started(self, job: Job, run: LiveRun) -> None:
         """The run was known before; a further attempt is now surely made."""
@@ -176,6 +180,15 @@ class Retries:
         ladder = self._ladders.get(job.name)
         if ladder is not None and (stopping or self._changed(job) is not None):
             self._settle(job.name, None if stopping else self._changed(job))
+        if ladder is not None:
+            self._over(job, record)
+        if self._reports is not None and not (stopping and record.outcome is Outcome.FAILURE):
+            ladder = self._ladders.get(job.name)
+            again = record.outcome is Outcome.FAILURE and ladder is not None and ladder.waiting is not None
+            self._reports.run_over(job, record, will_retry=again)
+
+    def _over(self, job: Job, record: RunRecord) -> None:
+        """A run ended that may be one of a ladder's."""
         match record.outcome:
             case Outcome.FAILURE:
                 if isinstance(self._step(job.name, Failed(record.key)), Arm):
@@ -184,10 +197,6 @@ class Retries:
                 self._step(job.name, Succeeded(record.key))
             case _:
                 self._step(job.name, Dropped(record.key))
-        if self._reports is not None and not (stopping and record.outcome is Outcome.FAILURE):
-            ladder = self._ladders.get(job.name)
-            again = record.outcome is Outcome.FAILURE and ladder is not None and ladder.waiting is not None
-            self._reports.run_over(job, record, will_retry=again)
 
     # -- what settles a ladder ----------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import anyio.lowlevel
 from cronstable.core.agenda import BACKWARD_LIMIT, Agenda, Due, Missed
 from cronstable.core.clock import Clock, EpochSeconds, Instant, Seconds
 from cronstable.core.decision import Decision, Reason, Verdict
-from cronstable.core.gate import decide
+from cronstable.core.gate import NO_ELECTION, decide
 from cronstable.core.job import Job
 from cronstable.core.runs import Trigger
 from cronstable.plugin.protocols import Pause
@@ -95,11 +95,13 @@ class Scheduler:
         if self._launcher.stopping:
             return Decision(Verdict.SKIP, Reason.STOPPING)
         try:
+            if not self._cluster.elects:
+                return NO_ELECTION
             view = self._cluster.view()
             now = self._clock.now()
             due = None if scheduled_at is None else now.boot - (now.wall - scheduled_at)
-            policy, elects = job.options.cluster_policy, self._cluster.elects
-            return decide(policy, job.name, election_configured=elects, view=view, boot=now.boot, due=due)
+            policy = job.options.cluster_policy
+            return decide(policy, job.name, election_configured=True, view=view, boot=now.boot, due=due)
         except Exception as error:  # noqa: BLE001 - a view comes from a plugin; no answer means no
             self._log.exception("job %s: the gate failed, so it does not run", job.name)
             return Decision(Verdict.SKIP, Reason.GATE_ERROR, MappingProxyType({"error": type(error).__name__}))
