@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cronstable.core.finding import KeyPath, Problem
+from cronstable.core.values import dataclass
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from cronstable.config.document import Document
 from cronstable.core.finding import KeyPath
 from cronstable.core.job import Json
+from cronstable.core.values import dataclass
 
 
 def deep_merge(base: Mapping[str, Json], over: Mapping[str, Json]) -> dict[str, Json]:

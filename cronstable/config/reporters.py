@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from cronstable.config.fill import fill_defaults
 from cronstable.core.finding import KeyPath, Problem
 from cronstable.core.job import Json
+from cronstable.core.values import dataclass
 from cronstable.plugin.descriptors import NotifierBackend
 from cronstable.plugin.errors import InvalidSettings
 from cronstable.plugin.manager import Plugins

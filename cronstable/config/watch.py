@@ -10,8 +10,9 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from cronstable.core.values import dataclass
 
 _SMALL: Final = 64 * 1024
 """Bytes up to which a file's content is read for its signature."""

@@ -7,11 +7,11 @@ that is written before the run starts: a run may be lost by that, but never doub
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from cronstable.core.job import Json
+from cronstable.core.values import dataclass
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 """Where Linux says which boot this is: a UUID, new each time, the same for all containers of a machine."""

@@ -7,12 +7,12 @@ cost does not depend on how far away the next match is by more than one step for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from cronstable.core.cronfields import FIRST_YEAR, FieldValues, parse_field
+from cronstable.core.values import dataclass
 
 DayMatch: TypeAlias = Literal["any", "all"]
 """``any``: the Debian/Vixie rule. ``all``: both day columns must match, always."""

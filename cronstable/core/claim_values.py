@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.store import Appended, Span
+from cronstable.core.values import dataclass
 
 CHUNK: Final = 50
 """Claims in one append, at most: what a crash between claim and spawn can lose (claims.md 6)."""

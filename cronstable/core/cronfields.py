@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
+
+from cronstable.core.values import dataclass
 
 ColumnName: TypeAlias = Literal["second", "minute", "hour", "day of month", "month", "day of week", "year"]
 """What a message calls a column."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias
 
 from cronstable.core.clock import EpochSeconds
+from cronstable.core.values import dataclass
 
 Evidence: TypeAlias = Mapping[str, "str | int | float | bool | None"]
 

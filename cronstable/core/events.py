@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from cronstable.core.decision import DecisionRecord
 from cronstable.core.runs import LiveRun, RunRecord
+from cronstable.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
+
+from cronstable.core.values import dataclass
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Where in a document: ``("jobs", 1, "schedule")`` is ``jobs[1].schedule``."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from cronstable.core.clock import Seconds
 from cronstable.core.runs import Outcome
+from cronstable.core.values import dataclass
 
 JobEvent: TypeAlias = Literal["onFailure", "onPermanentFailure", "onSuccess", "onLate"]
 """The hooks of a job, under their names in the configuration."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias
 
 from cronstable.core.schedule import Schedule
+from cronstable.core.values import dataclass
 
 Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 """What a validated YAML document consists of."""

@@ -6,12 +6,12 @@ not after: the process group is gone by the deadline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from cronstable.core.clock import Seconds
 from cronstable.core.job import ClusterPolicy, Job
+from cronstable.core.values import dataclass
 
 MARGIN: Final[Seconds] = 0.5
 """From the last signal to the deadline: for the kernel, and for a loop that is late."""

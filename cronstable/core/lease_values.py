@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
 from cronstable.core.clock import Seconds
 from cronstable.core.store import Grant, Holder, LeaseRecord, Observation, Seen, Vacant
+from cronstable.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

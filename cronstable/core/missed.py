@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.job import Job, Json
 from cronstable.core.schedule import Schedule
+from cronstable.core.values import dataclass
 
 MOST: Final = 100
 """Runs that ``run-all`` catches up after one start (reference 4.4)."""

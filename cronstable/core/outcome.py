@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from signal import Signals
 
 from cronstable.core.clock import Seconds
 from cronstable.core.job import FailsWhen
 from cronstable.core.runs import EXECUTION_TIMEOUT, LAUNCH_FAILED
+from cronstable.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from cronstable.core.job import ConcurrencyPolicy
 from cronstable.core.runs import LiveRun
+from cronstable.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cronstable.core.clock import EpochSeconds
 from cronstable.core.job import Json
+from cronstable.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

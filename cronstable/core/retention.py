@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from cronstable.core.clock import Seconds
 from cronstable.core.job import Json
 from cronstable.core.records import stream
+from cronstable.core.values import dataclass
 
 MANIFEST_EVERY: Final[Seconds] = 6 * 3600.0
 LARGEST_HOLE: Final[Seconds] = 24 * 3600.0

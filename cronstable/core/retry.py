@@ -7,7 +7,7 @@ one attempt at a time: that is what keeps two ends of runs, or a reload in betwe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from hashlib import sha256
 from typing import Final, TypeAlias, assert_never
@@ -16,6 +16,7 @@ from cronstable.core.clock import Seconds
 from cronstable.core.job import Json
 from cronstable.core.quorum import hrw_owner
 from cronstable.core.runs import RunKey, Trigger
+from cronstable.core.values import dataclass
 from cronstable.core.view import SPREAD, ClusterView
 
 SHORTEST_DEFERRAL: Seconds = 1.0

@@ -9,12 +9,12 @@ all that was decided under it before.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
 from cronstable.core.clock import Seconds
 from cronstable.core.retry_records import Handoff, Pending, RetryRecord, Settled, spent, still_mine
+from cronstable.core.values import dataclass
 
 LOCK_TTL: Final[Seconds] = 30.0
 """Of the lease ``retry-claim/<job>`` (reference 4.2)."""

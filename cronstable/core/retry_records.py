@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, TypeAlias, assert_never
@@ -16,6 +16,7 @@ from typing import Final, TypeAlias, assert_never
 from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.job import Json
 from cronstable.core.retry import SHORTEST_DEFERRAL, RetryPolicy
+from cronstable.core.values import dataclass
 
 OVERDUE: Final[Seconds] = 30.0
 """How long after its time an attempt of another node may be taken over, unless that node cannot start it any more."""

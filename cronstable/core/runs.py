@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from cronstable.core.clock import EpochSeconds, Seconds
+from cronstable.core.values import dataclass
 
 LAUNCH_FAILED = 127
 """The synthetic exit code of a command that could not be started (reference 2)."""

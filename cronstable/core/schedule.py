@@ -8,12 +8,12 @@ when the clocks change.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import tzinfo
 from enum import StrEnum
 
 from cronstable.core.calendar import NO_CALENDAR, Calendar, DayMatch, compile_calendar
 from cronstable.core.cronfields import COLUMNS, FieldError, resolve_hash
+from cronstable.core.values import dataclass
 from cronstable.core.zonewalk import EARLIEST, next_fire, offset_at, prev_fire, seam_of_wall
 
 NICKNAMES: Mapping[str, str] = {

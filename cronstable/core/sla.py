@@ -6,11 +6,11 @@ Each limit is a check of its own. A check that trips latches: it is told once, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.job import Json
+from cronstable.core.values import dataclass
 
 
 class Check(StrEnum):

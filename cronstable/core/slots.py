@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final, TypeAlias, assert_never
 
@@ -17,6 +17,7 @@ from cronstable.core.job import Json
 from cronstable.core.lease import CHALLENGER_MARGIN, bounded_ttl, dead_at
 from cronstable.core.lease_values import Standing
 from cronstable.core.store import Grant, Held, Holder, LeaseRecord, Observation, Seen, Unreadable, Vacant
+from cronstable.core.values import dataclass
 
 SHORTEST_TTL: Final[Seconds] = 5.0
 """Of ``state.slotTtlSeconds`` (reference 4)."""

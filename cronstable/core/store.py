@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from cronstable.core.clock import Seconds
+from cronstable.core.values import dataclass
 
 
 class StoreUnavailable(Exception):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -18,6 +17,7 @@ from cronstable.core.decision import Reason
 from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job
 from cronstable.core.missed import starting_deadline
 from cronstable.core.schedule import Schedule
+from cronstable.core.values import dataclass
 
 SHORTEST_WINDOW: Final = 60.0
 HANDOVERS: Final = 3

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from cronstable.core.clock import Seconds
+from cronstable.core.values import dataclass
 
 DURATION_BOUNDS: tuple[Seconds, ...] = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 """Upper bounds of the buckets of run durations when nobody sets others (reference 7.1)."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final
 
 from cronstable.core.clock import Seconds
+from cronstable.core.values import dataclass
 
 VERSION: Final = 1
 

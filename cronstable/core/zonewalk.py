@@ -11,11 +11,11 @@ zone comes from the ``tzinfo`` passed in (PEP 495).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 
 from cronstable.core.calendar import Calendar
+from cronstable.core.values import dataclass
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_WALL = datetime(1970, 1, 1)

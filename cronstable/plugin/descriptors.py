@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 from cronstable.core.job import Json
+from cronstable.core.values import dataclass
 
 API_VERSION: tuple[int, int] = (2, 0)
 """Major and minor version of everything in ``cronstable.api``. A plugin of another major is refused."""

@@ -7,11 +7,11 @@ that looks the same; so the list is read afresh from the metadata of the environ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint, entry_points
 
 from stevedore.extension import ExtensionManager
 
+from cronstable.core.values import dataclass
 from cronstable.plugin.hookspecs import ENTRY_POINT_GROUP
 
 

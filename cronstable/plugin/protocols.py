@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -17,6 +17,7 @@ from cronstable.core.job import Job, Json
 from cronstable.core.runs import Line, LiveRun, PendingRetry, Resources, RunRecord
 from cronstable.core.store import Appended, Grant, HeldTerm, Holder, Observation, Seen, Span
 from cronstable.core.tally import Tally
+from cronstable.core.values import dataclass
 from cronstable.core.view import ClusterView
 
 if TYPE_CHECKING:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from cronstable.core.clock import Seconds
 from cronstable.core.finding import Problem
 from cronstable.core.job import Json
+from cronstable.core.values import dataclass
 from cronstable.plugin.errors import InvalidSettings
 from cronstable.plugin.protocols import Host
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from cronstable.core.runs import Line, RunKey
+from cronstable.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from cronstable.core.clock import Seconds
 from cronstable.core.job import Job, Json
 from cronstable.core.runs import LiveRun, Outcome, RunRecord
+from cronstable.core.values import dataclass
 from cronstable.plugin.protocols import Host
 from cronstable.plugin.secret import SecretSource
 from cronstable.runtime.courier import Courier, Refusal

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from cronstable.core.claim_session import Session
 from cronstable.core.clock import Clock
 from cronstable.core.handover import Handover
 from cronstable.core.job import Json
 from cronstable.core.sweep import Mode, auto_window
+from cronstable.core.values import dataclass
 from cronstable.plugin.protocols import Claims, Ids
 from cronstable.runtime.handover import Entries
 from cronstable.runtime.launcher import Launcher

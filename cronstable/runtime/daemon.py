@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import anyio
 
@@ -19,6 +19,7 @@ from cronstable.core.clock import Seconds
 from cronstable.core.decision import DecisionRing
 from cronstable.core.events import LeaderChanged, QuorumChanged, Reloaded
 from cronstable.core.finding import Severity
+from cronstable.core.values import dataclass
 from cronstable.plugin.manager import Plugins
 from cronstable.plugin.protocols import HostSnapshot
 from cronstable.runtime.bus import EventBus

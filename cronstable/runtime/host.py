@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -13,6 +12,7 @@ from cronstable.core.clock import Clock
 from cronstable.core.decision import DecisionRecord, DecisionRing
 from cronstable.core.events import Event
 from cronstable.core.runs import Line, RunRecord
+from cronstable.core.values import dataclass
 from cronstable.plugin.protocols import (
     Actor,
     Command,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-from dataclasses import dataclass
+
+from cronstable.core.values import dataclass
 
 
 class IdentityError(Exception):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import anyio
@@ -19,6 +19,7 @@ from cronstable.core.lease import bounded_ttl, dead_at
 from cronstable.core.lease_values import Standing
 from cronstable.core.slots import SHORTEST_TTL
 from cronstable.core.store import Grant, Held, Holder, Observation, Seen, StoreUnavailable, Vacant
+from cronstable.core.values import dataclass
 from cronstable.plugin.protocols import Ids, LeaseStore
 
 DEADLINE: Final[Seconds] = 10.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
 import anyio
@@ -31,6 +30,7 @@ from cronstable.core.retry_records import (
     spent,
 )
 from cronstable.core.runs import Outcome, RunKey, RunRecord, Trigger
+from cronstable.core.values import dataclass
 from cronstable.plugin.protocols import Rng
 from cronstable.runtime.retry_door import Cluster, RetryDoor, newest_of, retry_stream
 from cronstable.runtime.retry_store import RetryStore

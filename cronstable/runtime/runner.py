@@ -7,7 +7,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from types import MappingProxyType
 
@@ -17,6 +17,7 @@ from cronstable.core.clock import Clock, Instant, Seconds
 from cronstable.core.job import Job
 from cronstable.core.outcome import Produced, fail_reason, timeout_detail
 from cronstable.core.runs import EXECUTION_TIMEOUT, LAUNCH_FAILED, LiveRun, Outcome, RunKey, RunRecord
+from cronstable.core.values import dataclass
 from cronstable.plugin.protocols import Threads
 from cronstable.runtime.capture import LineBatch, LineSink, StreamCapture, format_prefix
 from cronstable.runtime.prepare import prepare

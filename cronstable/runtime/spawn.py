@@ -18,10 +18,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
+from cronstable.core.values import dataclass
 from cronstable.runtime.exits import Exits
 from cronstable.runtime.identity import Identity
 from cronstable.runtime.start import Child, start

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from cronstable.core.clock import Seconds
 from cronstable.core.job import Job, Json
 from cronstable.core.runs import LiveRun, Outcome, Resources, RunRecord
+from cronstable.core.values import dataclass
 from cronstable.plugin.protocols import Threads
 from cronstable.runtime.courier import Courier
 
