@@ -38,7 +38,6 @@ from cronstable.runtime.system import SystemClock, SystemIds, SystemRng
 from cronstable.runtime.threads import ThreadLanes
 
 _LOGGINGS_OWN_FILE = logging._srcfile
-LOG_FORMAT = "%(asctime)s %(levelname)s (%(name)s) %(message)s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ async def _run(first: LoadResult, config: Config, parts: Parts) -> int:
 
 def _logging(errors: Console, wishes: Wishes) -> logging.Logger:
     handler = ConsoleHandler(errors)
-    handler.setFormatter(JsonFormatter() if wishes.log_format == "json" else SecondsFormatter(LOG_FORMAT))
+    handler.setFormatter(JsonFormatter() if wishes.log_format == "json" else SecondsFormatter())
     logging.basicConfig(level=wishes.level, handlers=[handler], force=True)
     # Neither of our formats shows these, and each costs every record something (logging HOWTO, 'Optimization').
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

@@ -54,8 +54,12 @@ def offset_at(instant: int, zone: tzinfo) -> int:
     return _seconds((_EPOCH + timedelta(seconds=instant)).astimezone(zone).utcoffset())
 
 
+@lru_cache(maxsize=256)
 def next_fire(calendar: Calendar, zone: tzinfo, fixed: bool, after: int) -> int | None:
-    """The first instant strictly after ``after`` at which the calendar fires in ``zone``."""
+    """The first instant strictly after ``after`` at which the calendar fires in ``zone``.
+
+    Remembered for a while: jobs that are due together mostly have the same schedule.
+    """
     after = max(after, EARLIEST)
     if after > LATEST:
         return None

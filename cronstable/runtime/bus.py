@@ -24,8 +24,9 @@ class _Subscriber:
         if len(self.queue) >= BACKLOG:
             self.queue.popleft()
             self.dropped += 1
+        if not self.queue:
+            self.wake.set()
         self.queue.append(event)
-        self.wake.set()
 
 
 class EventBus:

@@ -15,7 +15,7 @@ from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict
 from cronstable.core.events import Decided, RunFinished, RunStarted
 from cronstable.core.job import Job
-from cronstable.core.overlap import Enqueue, Full, Replace, Skip, decide_overlap
+from cronstable.core.overlap import Enqueue, Full, Overlap, Replace, Skip, decide_overlap
 from cronstable.core.records import merge_rows
 from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
 from cronstable.plugin.protocols import Ids
@@ -300,9 +300,8 @@ class Launcher:
         what refused it, if anything did.
         """
         assert self._tasks is not None, "bind() comes first"
-        flights = self._flights.get(job.name, [])
-        waiting = next((f.as_live() for f in flights if f.queued), None)
-        verdict = decide_overlap(job.options.concurrency_policy, [f.as_live() for f in flights], waiting=waiting)
+        flights = self._flights.get(job.name, ())
+        verdict = self._overlap(job, flights)
         if isinstance(verdict, Skip | Full):
             refused = _forbidden(verdict.reason) if isinstance(verdict, Skip) else _full(verdict)
             self.record(job, scheduled_at, refused)
@@ -329,6 +328,12 @@ class Launcher:
             self.record(job, scheduled_at, _queued(verdict), run_id=key.run_id)
         self._tasks.start_soon(self._fly, flight, decision, recheck)
         return key.run_id
+
+    @staticmethod
+    def _overlap(job: Job, flights: Sequence[Flight]) -> Overlap:
+        live = [flight.as_live() for flight in flights]
+        waiting = next((flight.as_live() for flight in flights if flight.queued), None) if live else None
+        return decide_overlap(job.options.concurrency_policy, live, waiting=waiting)
 
     def cancel(self, job: str) -> int:
         """Ask all runs of ``job`` to end; how many there were."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import islice
@@ -58,7 +58,7 @@ class OutputHub:
 
     def __init__(self) -> None:
         self._living: dict[str, _Buffer] = {}
-        self._finished: dict[str, _Buffer] = {}
+        self._finished: OrderedDict[str, _Buffer] = OrderedDict()
         """Oldest first."""
         self._finished_size = 0
 
@@ -79,7 +79,7 @@ class OutputHub:
         while len(self._finished) > FINISHED_RUNS or (
             len(self._finished) > 1 and self._finished_size > CHARACTERS_OF_FINISHED
         ):
-            self._finished_size -= self._finished.pop(next(iter(self._finished))).size
+            self._finished_size -= self._finished.popitem(last=False)[1].size
 
     async def read(self, run_id: str, after: int = 0) -> AsyncIterator[Line]:
         """Lines numbered above ``after``, live; nothing for a run that is not remembered."""

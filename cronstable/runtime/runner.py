@@ -232,18 +232,15 @@ class _Run:
 
     async def _await_exit(self, process: Process, cancellation: Cancellation) -> _End:
         """The same without a limit: what nearly every run waits in, hundreds at a time, so without a cancel scope."""
-        news, end = asyncio.Event(), _End.CANCELLED
+        end: asyncio.Future[_End] = asyncio.get_running_loop().create_future()
 
-        def exited() -> None:
-            nonlocal end
-            if not news.is_set():
-                end = _End.EXIT
-                news.set()
+        def tell(what: _End) -> None:
+            if not end.done():
+                end.set_result(what)
 
-        process.when_over(exited)
-        cancellation.interrupts(news.set)
-        await news.wait()
-        return end
+        process.when_over(lambda: tell(_End.EXIT))
+        cancellation.interrupts(lambda: tell(_End.CANCELLED))
+        return await end
 
     async def _sleep_through(self, seconds: Seconds) -> None:
         """Until ``seconds`` have passed on the boot clock, which also counts suspend."""

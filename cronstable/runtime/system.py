@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import time
 
 import anyio
@@ -44,4 +43,4 @@ class SystemIds:
 
     def token(self, nbytes: int = 6) -> str:
         """``nbytes`` of fresh randomness as lower-case hex."""
-        return secrets.token_hex(nbytes)
+        return os.urandom(nbytes).hex()
