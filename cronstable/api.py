@@ -131,6 +131,7 @@ if TYPE_CHECKING:
         Damage,
         Document,
         Inspectable,
+        RecordsUnreadable,
         StateStore,
         StoredRecord,
         StoreInfo,
@@ -227,6 +228,7 @@ __all__ = [
     "Reason",
     "RebootLedger",
     "RebootMarks",
+    "RecordsUnreadable",
     "Refreshable",
     "Refused",
     "ReloadHealth",
@@ -312,7 +314,9 @@ _HOMES = {
         "SlotView Started StartRun StateStatus Threads"
     ),
     "cronstable.plugin.secret": "SecretSource",
-    "cronstable.plugin.state_store": "Damage Document Inspectable StateStore StoredRecord StoreInfo Topology",
+    "cronstable.plugin.state_store": (
+        "Damage Document Inspectable RecordsUnreadable StateStore StoredRecord StoreInfo Topology"
+    ),
     "cronstable.plugin.variables": "template_variables",
 }
 """Module to the public names that live there: the imports above, for when the program runs."""

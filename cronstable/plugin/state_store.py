@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from cronstable.core.store import StoreUnavailable
 from cronstable.plugin.protocols import LeaseStore
 
 
@@ -36,6 +37,18 @@ class StoredRecord:
 
     name: str
     data: bytes
+
+
+class RecordsUnreadable(StoreUnavailable):
+    """Some records of a stream cannot be read, perhaps only now; all else in the store is as well as ever.
+
+    ``readable``: the others of those that were asked for, oldest first. They serve a reader to whom a gap does no harm,
+    such as a history; to whoever decides by the newest record this is no answer.
+    """
+
+    def __init__(self, message: str, readable: Sequence[StoredRecord] = ()) -> None:
+        super().__init__(message)
+        self.readable = tuple(readable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,8 @@ class StateStore(Protocol):
     async def read(self, stream: str, *, limit: int | None = None, after: str = "") -> Sequence[StoredRecord]:
         """Records with names above ``after``, oldest first; ``limit`` keeps the newest. Empty: no such stream.
 
-        What was acknowledged before the call is there, whoever wrote it.
+        What was acknowledged before the call is there, whoever wrote it. ``RecordsUnreadable`` where the medium of
+        some records fails and a later read may fare better.
         """
         ...
 

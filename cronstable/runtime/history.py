@@ -63,7 +63,7 @@ class RunHistory:
 
     async def runs(self, job: str, limit: int) -> Sequence[RunRecord]:
         """The newest runs of a job, newest first; those in memory when the store has no answer."""
-        stored = await self._read(job, limit) if limit > 0 and self._keeper.configured else ()
+        stored = await self._read(job, limit, gaps=True) if limit > 0 and self._keeper.configured else ()
         return merge_rows(limit, self._launcher.history().get(job, ()), stored or ())[::-1]
 
     async def last(self, job: str) -> Sequence[RunRecord] | None:
@@ -71,8 +71,8 @@ class RunHistory:
         stored = await self._read(job, HISTORY)
         return None if stored is None else merge_rows(HISTORY, self._launcher.history().get(job, ()), stored)
 
-    async def _read(self, job: str, limit: int) -> Sequence[RunRecord] | None:
-        rows = await self._keeper.read(stream("runs", job), limit=limit)
+    async def _read(self, job: str, limit: int, *, gaps: bool = False) -> Sequence[RunRecord] | None:
+        rows = await self._keeper.read(stream("runs", job), limit=limit, gaps=gaps)
         return None if rows is None else [run for row in rows if (run := run_of(job, row)) is not None]
 
     # -- onlyIfLastSucceeded ------------------------------------------------------------------------------------------
@@ -141,7 +141,11 @@ class RunHistory:
             nonlocal found
             for name in waiting:
                 first = name not in self._known
-                rows = await self._read(name, AS_FAR if first and _gated(jobs[name]) else HISTORY)
+                gated = _gated(jobs[name])
+                # Whether the last run succeeded is not guessed from an older row.
+                rows = await self._read(name, AS_FAR if first and gated else HISTORY, gaps=not gated)
+                if rows is None and self._keeper.is_open:
+                    continue
                 if rows is None:
                     return
                 self._known.add(name)

@@ -226,6 +226,8 @@ class InFlight:
                 records = await self._keeper.read(stream("inflight", job.name), limit=KEPT)
                 if records is None:
                     answered = False
+                    if self._keeper.is_open:
+                        continue
                     return
                 for left in unfinished(job.name, records):
                     await self._settle(job, left)

@@ -59,17 +59,20 @@ class Pauses:
         """Read what was, and where nodes share the store also what others say meanwhile."""
         while True:
             generation = await self._keeper.opened()
-            if await self._look():
+            unread = await self._look()
+            if unread is not None:
                 self._settled.set()
-            if self._settled.is_set() and not self._keeper.shared:
+            if unread == 0 and not self._keeper.shared:
                 await self._keeper.opened(generation)
                 continue
             await self._clock.sleep(LOOK_EVERY if self._settled.is_set() else 1.0)
 
-    async def _look(self) -> bool:
+    async def _look(self) -> int | None:
+        """How many jobs have records that cannot be read; None when the store did not answer."""
         known = await self._keeper.streams("paused/")
         if known is None:
-            return False
+            return None
+        unread = 0
         names = {stream("paused", name): name for name in self._scheduler.jobs}
         for one in known:
             job = names.get(one)
@@ -77,12 +80,15 @@ class Pauses:
                 continue
             records = await self._keeper.read(one)
             if records is None:
-                return False
+                if not self._keeper.is_open:
+                    return None
+                unread += 1
+                continue
             last, intervals = replay(records)
             if not self._is_ahead(job, records, last) and (intervals := self._recent(intervals)) != self._known(job):
                 self._intervals[job] = intervals
                 self._scheduler.set_pause(job, self._in_force(job))
-        return True
+        return unread
 
     def _known(self, job: str) -> tuple[Interval, ...]:
         return self._recent(self._intervals.get(job, ()))

@@ -24,7 +24,7 @@ from cronstable.core.job import Json
 from cronstable.core.records import LONGEST, WriteKind, decode, encode
 from cronstable.core.store import StoreUnavailable
 from cronstable.plugin.protocols import Host, LeaseStore, Rng, StateStatus
-from cronstable.plugin.state_store import Document, StateStore, StoredRecord, StoreInfo, Topology
+from cronstable.plugin.state_store import Document, RecordsUnreadable, StateStore, StoredRecord, StoreInfo, Topology
 from cronstable.runtime.state_ops import Operations, Throttle
 from cronstable.runtime.state_queue import Write, WriteQueue
 
@@ -76,7 +76,10 @@ class Unavailable:
 
 
 class _NoAnswer(Exception):
-    pass
+    """``readable``: what could be read all the same, where only single records could not."""
+
+    def __init__(self, readable: Sequence[StoredRecord] = ()) -> None:
+        self.readable = readable
 
 
 class StateKeeper:
@@ -196,15 +199,25 @@ class StateKeeper:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def read(self, stream: str, *, limit: int | None = None) -> Sequence[Mapping[str, Json]] | None:
+    @property
+    def is_open(self) -> bool:
+        """Whether the store can be asked now. Where it can and one stream has no answer, others may have one."""
+        return self._store is not None
+
+    async def read(
+        self, stream: str, *, limit: int | None = None, gaps: bool = False
+    ) -> Sequence[Mapping[str, Json]] | None:
         """Records, oldest first, ``limit`` of the newest; None when the store did not answer within ten seconds.
 
-        A record that cannot be read, damaged or of a newer version, is put aside and left out.
+        A record that is damaged or of a newer version is put aside and left out. One that the medium does not give
+        away for now is no answer; ``gaps``: it is left out, if there are others.
         """
         try:
             found = await self._ask("read", lambda store: store.read(stream, limit=limit))
-        except _NoAnswer:
-            return None
+        except _NoAnswer as error:
+            if not gaps or not error.readable:
+                return None
+            found = error.readable
         return [data for record in found if (data := await self._decoded(stream, record)) is not None]
 
     async def _decoded(self, stream: str, record: StoredRecord) -> Mapping[str, Json] | None:
@@ -215,19 +228,21 @@ class StateKeeper:
                 await self._ask("put_aside", lambda store: store.put_aside(stream, record.name))
         return data
 
-    async def newest(self, stream: str) -> Newest | None:
-        """The newest record that can be read; None when the store did not answer."""
+    async def newest(self, stream: str, *, gaps: bool = False) -> Newest | None:
+        """The newest record that can be read; None when the store did not answer. ``gaps`` as for ``read``."""
         while True:
             try:
                 found = await self._ask("read", lambda store: store.read(stream, limit=1))
-            except _NoAnswer:
-                return None
+            except _NoAnswer as error:
+                if not gaps or not error.readable:
+                    return None
+                found = error.readable
             if not found:
                 return Newest(None)
             data = await self._decoded(stream, found[-1])
             if data is not None:
                 return Newest(data)
-            again = await self.read(stream)
+            again = await self.read(stream, gaps=gaps)
             return None if again is None else Newest(again[-1] if again else None)
 
     async def streams(self, prefix: str = "") -> Sequence[str] | None:
@@ -309,6 +324,9 @@ class StateKeeper:
             failed = False
             self._prove(store)
             return answer
+        except RecordsUnreadable as error:
+            self._complain(f"records {error}", str(error))
+            raise _NoAnswer(error.readable) from None
         except StoreUnavailable as error:
             self._lost(store, str(error))
         except TimeoutError:

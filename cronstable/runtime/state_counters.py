@@ -59,7 +59,7 @@ class Counters:
         for part in range(PARTS):
             if part in self._read:
                 continue
-            newest = await self._keeper.newest(self._stream(part))
+            newest = await self._keeper.newest(self._stream(part), gaps=True)
             if newest is None:
                 return False
             self._read.add(part)

@@ -16,7 +16,7 @@ from cronstable_fs.settings import Topology
 from cronstable_fs.state import FilesystemStateStore, make
 from cronstable_fs.state_settings import StateSettings
 
-from cronstable.api import Damage, PluginError, StoreUnavailable
+from cronstable.api import Damage, PluginError, RecordsUnreadable, StoreUnavailable
 from cronstable.api import Topology as Reach
 
 LOCAL = "/dev/sda1 / ext4 rw 0 0\n"
@@ -394,6 +394,65 @@ def test_a_look_over_the_store_finds_every_planted_damage_and_repairs_it(bench: 
     assert bench.inspect() == []
     assert bench.read() == ["2"]
     assert bench.run(bench.store.documents()) == ["d"]
+
+
+@pytest.mark.parametrize("code", ["EIO", "EACCES"])
+def test_a_record_that_the_disk_does_not_give_away_is_told_and_put_aside_only_by_a_repair(
+    code: str, bench: Bench
+) -> None:
+    for data in ("1", "2", "3"):
+        bench.append(data)
+    bench.append("1", "runs/b")
+    bad = str(bench.records()[1])
+    real = bench.node.disk.real.open
+
+    def failing(path: str, flags: int, mode: int = 0o600) -> int:
+        if path == bad:
+            raise OSError(getattr(errno, code), os.strerror(getattr(errno, code)), path)
+        fd: int = real(path, flags, mode)
+        return fd
+
+    bench.node.disk.real.open = failing
+    for _ in range(20):
+        with pytest.raises(RecordsUnreadable, match=f"{2:020d} cannot be read.*--repair") as caught:
+            bench.read()
+        assert [record.data for record in caught.value.readable] == [b"1", b"3"]
+    # It is in nobody's way: not of the newest, not of another stream, not of what is to be written.
+    assert bench.read(limit=1) == ["3"]
+    assert bench.read("runs/b") == ["1"]
+    bench.append("4")
+    bench.node.disk.real.open = real
+    assert bench.read() == ["1", "2", "3", "4"]
+    bench.node.disk.real.open = failing
+    (damage,) = bench.inspect()
+    assert f"{2:020d}" in damage.what
+    (repaired,) = bench.inspect(repair=True)
+    assert repaired.repaired
+    assert bench.read() == ["1", "3", "4"]
+    assert bench.inspect() == []
+    bench.node.disk.real.open = real
+    (aside,) = (bench.root / "quarantine").rglob(f"{2:020d}.json")
+    assert aside.read_bytes().startswith(b"2\n")
+
+
+def test_a_disk_that_gives_nothing_away_any_more_is_a_store_that_fails(bench: Bench) -> None:
+    for number in range(40):
+        bench.append(str(number))
+    real = bench.node.disk.real.open
+
+    def dying(path: str, flags: int, mode: int = 0o600) -> int:
+        if "/records/" in path and path.endswith(".json"):
+            raise OSError(errno.EIO, "Input/output error", path)
+        fd: int = real(path, flags, mode)
+        return fd
+
+    bench.node.disk.calls.clear()
+    bench.node.disk.real.open = dying
+    with pytest.raises(StoreUnavailable) as caught:
+        bench.read()
+    assert not isinstance(caught.value, RecordsUnreadable)
+    # Each try on such a disk may take seconds.
+    assert bench.node.disk.calls.count("open") <= 17
 
 
 def test_a_directory_that_cannot_be_read_is_damage_that_nobody_repairs(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
@@ -26,7 +26,7 @@ from cronstable.core.runs import LiveRun, Outcome, Resources, RunKey, RunRecord,
 from cronstable.core.schedule import Schedule
 from cronstable.core.store import StoreUnavailable
 from cronstable.plugin.descriptors import StateStoreBackend
-from cronstable.plugin.state_store import StoreInfo
+from cronstable.plugin.state_store import RecordsUnreadable, StoredRecord, StoreInfo
 from cronstable.runtime.archive import LONGEST, Archive, end_of
 from cronstable.runtime.bus import EventBus
 from cronstable.runtime.history import RunHistory
@@ -45,6 +45,14 @@ class Store(MemoryStateStore):
     """The store in memory, which can also be down."""
 
     down = False
+    bad = False
+    """The newest record of each stream cannot be read."""
+
+    async def read(self, stream: str, *, limit: int | None = None, after: str = "") -> Sequence[StoredRecord]:
+        found = await super().read(stream, limit=limit, after=after)
+        if self.bad and found:
+            raise RecordsUnreadable("EIO", found[:-1])
+        return found
 
     async def open(self) -> StoreInfo:
         if self.down:
@@ -119,13 +127,19 @@ class World:
 
 
 def live(
-    contents: Contents, jobs: list[Job], scene: Callable[[World], Awaitable[None]], *, down: bool = False, **how: Any
+    contents: Contents,
+    jobs: list[Job],
+    scene: Callable[[World], Awaitable[None]],
+    *,
+    down: bool = False,
+    bad: bool = False,
+    **how: Any,
 ) -> World:
     """One daemon's life on ``contents``."""
 
     async def main() -> World:
         world = World(contents, jobs, **how)
-        world.store.down = down
+        world.store.down, world.store.bad = down, bad
         async with anyio.create_task_group() as tasks:
             world.launcher.bind(tasks)
             world.archive.bind(tasks)
@@ -191,6 +205,26 @@ def test_the_history_of_ten_thousand_jobs_comes_in_the_background() -> None:
         await until(lambda: len(world.launcher.history()) == 10_000, within=60)
 
     live(contents, jobs, scene)
+
+
+def test_a_row_that_cannot_be_read_is_left_out_and_keeps_no_other_history_back() -> None:
+    contents = Contents()
+    jobs = [job(f"job-{number}") for number in range(30)]
+    gated = job("gated", onlyIfLastSucceeded=True)
+    for one in (*jobs, gated):
+        rows = [RunRecord(RunKey(f"r{n}", one.name, n), Outcome.SUCCESS, 0, n, n + 1.0, 1.0) for n in (60, 120)]
+        contents.streams[stream("runs", one.name)] = {str(n): encode(run_row(row, "n")) for n, row in enumerate(rows)}
+
+    async def scene(world: World) -> None:
+        await until(lambda: len(world.launcher.history()) == len(jobs), within=30)
+        assert {len(rows) for rows in world.launcher.history().values()} == {1}
+        assert [row.key.scheduled_at for row in await world.history.runs("job-3", 10)] == [60]
+        world.store.bad = False
+        # What decides whether a job runs is not taken from an older row; it is asked for again.
+        await until(lambda: "gated" in world.launcher.history(), within=30)
+        assert len(world.launcher.history()["gated"]) == 2
+
+    live(contents, [gated, *jobs], scene, bad=True)
 
 
 def test_as_many_rows_are_kept_as_the_configuration_says() -> None:

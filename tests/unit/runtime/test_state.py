@@ -13,7 +13,7 @@ from cronstable.core.records import WriteKind, encode
 from cronstable.core.store import StoreUnavailable
 from cronstable.plugin.descriptors import StateStoreBackend
 from cronstable.plugin.protocols import LeaseStore
-from cronstable.plugin.state_store import Document, StoredRecord, StoreInfo, Topology
+from cronstable.plugin.state_store import Document, RecordsUnreadable, StoredRecord, StoreInfo, Topology
 from cronstable.runtime.state import Absent, Conflict, Newest, StateKeeper, Stored, Unavailable
 from cronstable.runtime.state_queue import Write, WriteQueue
 from cronstable.testing.clock import VirtualClock, run_virtual, until
@@ -35,6 +35,7 @@ class Store:
         self.asked: list[tuple[float, str]] = []
         self.trims: list[tuple[str, int]] = []
         self.down = self.hung = self.full = self.buggy = False
+        self.unreadable: set[str] = set()
         self.slow = 0.0
         self.closed = 0
         self._serial = 0
@@ -65,7 +66,11 @@ class Store:
     async def read(self, stream: str, *, limit: int | None = None, after: str = "") -> Sequence[StoredRecord]:
         await self._ask("read")
         found = [record for record in self.streams_.get(stream, []) if record.name > after]
-        return found if limit is None else found[-limit:]
+        good = [record for record in found if record.name not in self.unreadable]
+        asked = good if limit is None else good[-limit:]
+        if len(good) < len(found):
+            raise RecordsUnreadable("EIO", asked)
+        return asked
 
     async def trim(self, stream: str, keep: int) -> None:
         await self._ask("trim")
@@ -305,6 +310,33 @@ def test_what_cannot_be_read_is_put_aside_and_not_in_the_way() -> None:
         assert await world.keeper.read("runs/a") == [{"n": 1}]
 
     play(scene)
+
+
+def test_a_record_that_the_medium_does_not_give_away_is_no_answer_and_costs_no_other_stream_anything() -> None:
+    async def scene(world: World) -> None:
+        keeper = world.keeper
+        for stream in ("retries/a", "retries/b"):
+            assert await keeper.append(WriteKind.RETRY, stream, {"n": 1})
+            assert await keeper.append(WriteKind.RETRY, stream, {"n": 2})
+        world.store.unreadable = {"00000002"}
+        opened = [op for _, op in world.store.asked].count("open")
+        for _ in range(3):
+            assert await keeper.read("retries/a") is None
+            assert await keeper.newest("retries/a") is None
+            assert await keeper.read("retries/a", gaps=True) == [{"n": 1}]
+            assert await keeper.newest("retries/a", gaps=True) == Newest({"n": 1})
+        # Nothing else is in doubt, and nothing is thrown away that another read may find.
+        assert keeper.is_open
+        assert await keeper.newest("retries/b") == Newest({"n": 2})
+        assert [op for _, op in world.store.asked].count("open") == opened
+        assert not world.store.aside
+        world.store.unreadable = {"00000001", "00000002"}
+        assert await keeper.read("retries/a", gaps=True) is None
+        world.store.unreadable = set()
+        assert await keeper.newest("retries/a") == Newest({"n": 2})
+
+    world = play(scene)
+    assert world.host.logged("EIO") == ["state: EIO"]
 
 
 def test_documents_change_only_as_expected() -> None:

@@ -13,6 +13,7 @@ from typing import Final
 MAX_DATA: Final = 2 * 2**20
 """Twice what a store must keep; a bigger file is none of ours."""
 MAX_FILE: Final = MAX_DATA + 16 * 1024
+_SORTED: Final = json.JSONEncoder(sort_keys=True).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Damaged:
 def seal(sealed: Sealed) -> bytes:
     """The bytes of the file."""
     fields = {"mark": sealed.mark, "name": sealed.name} if sealed.name else {"mark": sealed.mark}
-    line = json.dumps({**fields, "sha256": _digest(fields, sealed.data)}, sort_keys=True)
+    line = _SORTED({**fields, "sha256": _digest(fields, sealed.data)})
     return sealed.data + b"\n" + line.encode() + b"\n"
 
 
@@ -63,7 +64,7 @@ def unseal(file: bytes) -> Sealed | Damaged:
 
 
 def _digest(fields: object, data: bytes) -> str:
-    found = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    found = hashlib.sha256(_SORTED(fields).encode())
     found.update(b"\n")
     found.update(data)
     return found.hexdigest()

@@ -15,6 +15,7 @@ from cronstable.api import (
     Host,
     LeaseStore,
     PluginError,
+    RecordsUnreadable,
     Seconds,
     StoredRecord,
     StoreInfo,
@@ -116,11 +117,15 @@ class FilesystemStateStore:
         if limit is not None and limit <= 0:
             return ()
         what = f"read {stream!r}"
-        found, damaged = await self._healing(what, lambda attempt: self._streams.read(stream, limit, after))
-        for name, damage in damaged.items():
+        found = await self._healing(what, lambda attempt: self._streams.read(stream, limit, after))
+        for name, damage in found.damaged.items():
             await self.put_aside(stream, name)
             self._note(f"record {name} of {stream!r} was damaged ({damage.detail}) and is in {self._layout.quarantine}")
-        return found
+        for name, error in found.unreadable.items():
+            where = f"{disk.describe(error)} ({self._layout.stream(stream)})"
+            text = f"{what}: record {name} cannot be read: {where}; `cronstable state check --repair` puts it aside"
+            raise RecordsUnreadable(text, found.records)
+        return found.records
 
     async def trim(self, stream: str, keep: int) -> None:
         """See ``StateStore.trim``."""

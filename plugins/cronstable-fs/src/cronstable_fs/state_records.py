@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from cronstable.api import FileSystem, StoredRecord
@@ -22,7 +24,14 @@ from cronstable_fs.section import Attempt, Section
 from cronstable_fs.state_layout import DIGITS, LOCK, LOW, MAYBE_EMPTY, NAME, RECORD, StateLayout, is_name
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_LENGTH: Final = DIGITS + len(RECORD)
+_IS_RECORD: Final = re.compile(rf"[0-9]{{{DIGITS}}}{re.escape(RECORD)}").fullmatch
+"""One call an entry: a stream has a thousand of them, and each look at it goes through them all."""
+_OF_ONE_FILE: Final = frozenset(
+    {errno.EIO, errno.EACCES, errno.EPERM, getattr(errno, "EBADMSG", errno.EIO), getattr(errno, "EUCLEAN", errno.EIO)}
+)
+"""What a bad sector, or somebody who took one file away from us, does to a file and not to its neighbours."""
+MANY_UNREADABLE: Final = 16
+"""So many in one stream are no matter of single files any more, and a dying disk takes its time over each."""
 TRIES: Final = 1000
 """For a number: each failure means that another record landed."""
 
@@ -37,6 +46,15 @@ class DoubtfulError(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"number {number} may have been given out before")
         self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Records, oldest first; and by name those that were damaged, and those that cannot be read for now."""
+
+    records: list[StoredRecord]
+    damaged: dict[str, Damaged]
+    unreadable: dict[str, OSError]
 
 
 class StreamShelf:
@@ -159,16 +177,23 @@ class StreamShelf:
 
     # -- read
 
-    def read(self, stream: str, limit: int | None, after: str) -> tuple[list[StoredRecord], dict[str, Damaged]]:
-        """Records above ``after``, oldest first, the newest ``limit``; and the names of those that were damaged."""
+    def read(self, stream: str, limit: int | None, after: str) -> Found:
+        """Records above ``after``, the newest ``limit``."""
         directory = self._layout.stream(stream)
         found: list[StoredRecord] = []
         damaged: dict[str, Damaged] = {}
-        names = [name for name in self._fresh_listing(directory) if name > after]
-        for name in reversed(names):
-            if limit is not None and len(found) >= limit:
+        unreadable: dict[str, OSError] = {}
+        self._freshen(directory)
+        for name in self._newest_first(directory):
+            if name <= after or (limit is not None and len(found) >= limit):
                 break
-            file = self._record(os.path.join(directory, f"{name}{RECORD}"))
+            try:
+                file = self._record(os.path.join(directory, f"{name}{RECORD}"))
+            except OSError as error:
+                if error.errno not in _OF_ONE_FILE or len(unreadable) >= MANY_UNREADABLE:
+                    raise
+                unreadable[name] = error
+                continue
             if not file:
                 # Dropped meanwhile, or reserved and not written yet.
                 continue
@@ -178,7 +203,7 @@ class StreamShelf:
             else:
                 damaged[name] = opened
         found.reverse()
-        return found, damaged
+        return Found(found, damaged, unreadable)
 
     def names(self, prefix: str) -> list[str]:
         """Streams that have records."""
@@ -211,14 +236,16 @@ class StreamShelf:
 
     def listing(self, directory: str) -> tuple[str, ...]:
         """The names of the records in a stream's directory, sorted."""
-        entries = self._entries(directory)
-        names = [e[:DIGITS] for e in entries if len(e) == _LENGTH and e.endswith(RECORD) and is_name(e[:DIGITS])]
-        return tuple(sorted(names))
+        return tuple(sorted(entry[:DIGITS] for entry in filter(_IS_RECORD, self._entries(directory))))
+
+    def _newest_first(self, directory: str) -> Iterator[str]:
+        """The names of the records; only those that are asked for are looked at: most want few of a thousand."""
+        return (entry[:DIGITS] for entry in filter(_IS_RECORD, sorted(self._entries(directory), reverse=True)))
 
     def _highest(self, directory: str) -> int:
         """The highest number that was given out, as far as a listing that may be stale can tell."""
-        names = self._fresh_listing(directory)
-        return max(self._low(directory), int(names[-1]) if names else 0)
+        self._freshen(directory)
+        return max(self._low(directory), int(next(self._newest_first(directory), "0")))
 
     def _low(self, directory: str) -> int:
         """Up to which number records were dropped; 0 when none was, or when what says so is damaged."""
@@ -230,7 +257,9 @@ class StreamShelf:
 
     def has_more(self, stream: str, keep: int) -> bool:
         """Whether there is anything for ``trim`` to drop."""
-        return len(self._fresh_listing(self._layout.stream(stream))) > max(0, keep)
+        directory = self._layout.stream(stream)
+        self._freshen(directory)
+        return len(self.listing(directory)) > max(0, keep)
 
     def trim(self, section: Section, stream: str, keep: int) -> None:
         """Drop the oldest records beyond ``keep``."""
@@ -254,7 +283,9 @@ class StreamShelf:
 
     def has(self, stream: str, name: str) -> bool:
         """Whether there is such a record."""
-        return is_name(name) and name in self._fresh_listing(self._layout.stream(stream))
+        directory = self._layout.stream(stream)
+        self._freshen(directory)
+        return is_name(name) and name in self.listing(directory)
 
     def put_aside(self, section: Section, stream: str, name: str) -> None:
         """Move a record to the quarantine."""
@@ -292,14 +323,14 @@ class StreamShelf:
     def _read(self, path: str) -> bytes | None:
         return disk.read_file(self._fs, path, MAX_FILE)
 
-    def _fresh_listing(self, directory: str) -> tuple[str, ...]:
+    def _freshen(self, directory: str) -> None:
+        """The next listing is to be true, also where other hosts write."""
         if self.fresh:
             try:
                 self._touch(directory)
             except FileNotFoundError:
                 # A directory that another host made may be remembered as absent until its parent is looked at anew.
                 self._touch(self._layout.records)
-        return self.listing(directory)
 
     def _touch(self, directory: str) -> None:
         """Change the directory, so that an NFS client asks the server what is in it."""
