@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,17 @@ PATIENCE = 30.0
 Wait = Callable[[Callable[[], object], float, str], None]
 
 
+PLAIN = """\
+import ctypes, os, sys
+if os.geteuid() == 0:
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        if ctypes.CDLL(None).prctl(24, capability, 0, 0, 0):  # PR_CAPBSET_DROP
+            sys.exit("cannot give up root's way past the modes of files")
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""Starts Python with the rest of the arguments as one to whom the modes of files apply, also where root runs this."""
+
+
 class Daemon:
     """A daemon whose state is in a directory beside its log."""
 
@@ -34,13 +46,13 @@ class Daemon:
         self._wait = waiting
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, jobs: str, *, ready: bool = True) -> None:
+    def start(self, jobs: str, *, ready: bool = True, plain: bool = False) -> None:
         config = self.directory / "cronstable.yaml"
         web = f"web:\n  listen: ['unix://{self.directory / 'web.sock'}']\n"
         config.write_text(f"{web}state:\n  path: {self.directory / 'state'}\njobs:\n{jobs}")
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "cronstable", "-c", str(config)],
+                [sys.executable, *(("-c", PLAIN) if plain else ()), "-m", "cronstable", "-c", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -236,3 +248,61 @@ def test_runs_start_while_the_store_hangs(daemon: Daemon) -> None:
     daemon.until(lambda: "state: the store failed" in daemon.text(), "the daemon to notice")
     assert len(moments(stamps)) >= before + 4
     assert daemon.ask("GET", "/readyz")[0] == 200
+
+
+def test_permissions_that_are_taken_away_cost_nothing_that_was_written_and_no_run(daemon: Daemon) -> None:
+    """Unreadable, unwritable, and unwritable for one job; given back, the store has all of it again."""
+    stamps, records = daemon.directory / "stamps", daemon.state / "records"
+
+    def kept(stream: str) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in records.glob(f"{stream}/*.json")}
+
+    def rows() -> set[str]:
+        data = (json.loads(raw.splitlines()[0])["data"] for raw in kept("runs%2Ftick").values())
+        return {str(row["scheduledAt"]) for row in data if row["outcome"] == "success"}
+
+    def has_rows(of: set[str]) -> bool:
+        return of <= rows()
+
+    def looks(key: str) -> Any:
+        status, answer = daemon.ask("GET", "/state")
+        return answer[key] if status == 200 else None
+
+    daemon.start(EACH_SECOND, plain=True)
+    daemon.until(lambda: len(rows()) >= 2, "the first rows")
+    for directory, mode in ((daemon.state, 0), (daemon.state / "tmp", 0o500)):
+        before, began, said = kept("runs%2Ftick"), len(moments(stamps)), daemon.text().count(AGAIN)
+        directory.chmod(mode)
+        daemon.until(lambda: "Permission denied" in (looks("error") or ""), "the word of it")
+        daemon.until(partial(has_run, stamps, began + 3), "runs without a store")
+        assert daemon.ask("GET", "/readyz")[0] == 200
+        directory.chmod(0o700)
+        daemon.until(partial(says, daemon, AGAIN, said + 1), "the store again")
+        wanted = {str(at) for at in moments(stamps)}
+        daemon.until(partial(has_rows, wanted), "the rows of all runs, also of those that had to wait")
+        assert before.items() <= kept("runs%2Ftick").items()
+
+    before = kept("runs%2Ftick")
+    (records / "runs%2Ftick").chmod(0o500)
+    # The store opens, and only this stream refuses: its rows are given up and counted, and others go on.
+    daemon.until(lambda: "run-record" in (looks("dropped_writes") or {}), "a row that is dropped")
+    mark = daemon.decided("tick")
+    daemon.until(lambda: daemon.decided("tick") > mark, "the watermark to go on")
+    (records / "runs%2Ftick").chmod(0o700)
+    daemon.until(lambda: len(kept("runs%2Ftick")) > len(before), "rows again")
+    assert before.items() <= kept("runs%2Ftick").items()
+    daemon.stop()
+    assert "Traceback" not in daemon.text()
+    times = moments(stamps)
+    assert len(times) == len(set(times)) == times[-1] - times[0] + 1, "a run that was missed or doubled"
+
+
+AGAIN = "the store answers again"
+
+
+def has_run(stamps: Path, count: int) -> bool:
+    return len(moments(stamps)) >= count
+
+
+def says(daemon: Daemon, text: str, count: int) -> bool:
+    return daemon.text().count(text) >= count
