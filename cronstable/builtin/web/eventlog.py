@@ -14,22 +14,40 @@ from cronstable.api import (
     Decided,
     Event,
     Host,
+    Json,
     LeaderChanged,
+    PeerStatus,
     QuorumChanged,
     Reloaded,
     RunFinished,
     RunStarted,
+    Seconds,
     Verdict,
 )
-from cronstable.builtin.web.shapes import event_data
+from cronstable.builtin.web.shapes import SPREAD, event_data
 from cronstable.builtin.web.streams import message
 
 KEPT: Final = 2_000
 """Events that a reader can have missed and still get."""
 AT_ONCE: Final = 100
 """Events in one chunk, so that a reader that was away costs no more memory than one that was not."""
-KINDS: Final = ("started", "finished", "skipped", "decided", "leadership", "quorum", "reloaded")
+KINDS: Final = ("started", "finished", "skipped", "decided", "leadership", "quorum", "cluster", "reloaded")
 """Names of the events."""
+
+
+LOOK: Final[Seconds] = 0.1
+"""Between two looks at what this node believes of its cluster, while somebody reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Believed:
+    """What of a view is worth a word when it changes. What happens on other nodes is no event of this one."""
+
+    leader: str | None = None
+    is_leader: bool = False
+    quorate: bool = False
+    conflict: bool = False
+    peers: tuple[tuple[str, PeerStatus], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +56,7 @@ class _Entry:
 
     number: int
     kind: str
-    event: Event
+    event: Event | Believed
     sent: bytes = b""
 
 
@@ -50,17 +68,42 @@ class EventLog:
         self._entries: deque[_Entry] = deque(maxlen=KEPT)
         self._last = 0
         self._waiting: list[anyio.Event] = []
+        self._read = anyio.Event()
         # Numbers begin anew with each service: an id of another one must not be taken for one of ours.
         self._mark = host.ids.token(4)
 
     async def run(self) -> None:
         """Take in events until cancelled."""
         async for event in self._host.events():
-            self._last += 1
-            self._entries.append(_Entry(self._last, kind_of(event), event))
-            waiting, self._waiting = self._waiting, []
-            for reader in waiting:
-                reader.set()
+            self._add(kind_of(event), event)
+
+    async def watch(self) -> None:
+        """Add an event whenever this node believes something else of its cluster; looks only while somebody reads."""
+        seen = self._believed()
+        while True:
+            if not self._waiting:
+                self._read = anyio.Event()
+                await self._read.wait()
+            await self._host.clock.sleep(LOOK)
+            now = self._believed()
+            if now != seen:
+                self._add("cluster", now)
+                seen = now
+
+    def _believed(self) -> Believed:
+        view = self._host.snapshot().cluster
+        if view is None:
+            return Believed()
+        alone = view.distribution != SPREAD
+        peers = tuple((peer.host, peer.status) for peer in view.peers)
+        return Believed(view.leader if alone else None, view.is_leader and alone, view.quorate, view.conflict, peers)
+
+    def _add(self, kind: str, event: Event | Believed) -> None:
+        self._last += 1
+        self._entries.append(_Entry(self._last, kind, event))
+        waiting, self._waiting = self._waiting, []
+        for reader in waiting:
+            reader.set()
 
     def reader(self, last_id: str, kinds: frozenset[str]) -> EventReader:
         """A reader that goes on after ``last_id`` (empty: from now on) with events of ``kinds`` (none: all)."""
@@ -86,7 +129,12 @@ class EventLog:
         while self._last <= number:
             ready = anyio.Event()
             self._waiting.append(ready)
-            await ready.wait()
+            self._read.set()
+            try:
+                await ready.wait()
+            finally:
+                if ready in self._waiting:
+                    self._waiting.remove(ready)
 
     @property
     def last(self) -> int:
@@ -99,12 +147,15 @@ class EventLog:
             await self.more(number)
             for entry in self.after(number)[0]:
                 number = entry.number
-                yield entry.event
+                if not isinstance(entry.event, Believed):
+                    yield entry.event
 
     def bytes_of(self, entry: _Entry) -> bytes:
         """The event as it is sent."""
         if not entry.sent:
-            entry.sent = message(entry.kind, event_data(entry.event), self.identity(entry.number))
+            event = entry.event
+            data = believed_data(event) if isinstance(event, Believed) else event_data(event)
+            entry.sent = message(entry.kind, data, self.identity(entry.number))
         return entry.sent
 
 
@@ -136,6 +187,17 @@ class EventReader:
     def _reset_of(self, reason: str) -> bytes:
         """What this reader knows may be wrong: it has to ask the other endpoints again."""
         return message("reset", {"reason": reason}, self._log.identity(self._after))
+
+
+def believed_data(now: Believed) -> dict[str, Json]:
+    """What is said when a view changed: enough to know whether to ask for the whole."""
+    return {
+        "leader": now.leader,
+        "is_leader": now.is_leader,
+        "quorate": now.quorate,
+        "conflict": now.conflict,
+        "agreed": sum(1 for _, status in now.peers if status is PeerStatus.AGREED),
+    }
 
 
 def kind_of(event: Event) -> str:

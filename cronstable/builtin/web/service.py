@@ -80,6 +80,7 @@ class WebService:
             await self._open(listeners, host)
             async with anyio.create_task_group() as beside:
                 beside.start_soon(api.events.run)
+                beside.start_soon(api.events.watch)
                 beside.start_soon(api.load.run)
                 task_status.started()
                 while True:

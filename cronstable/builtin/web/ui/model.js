@@ -7,11 +7,11 @@ const SLOW = 30_000; // ms between two looks at all jobs, when there are many
 const FEW = 500; // jobs, up to which the list is looked at every QUICK
 const QUICK = 4_000; // ms
 const ONE_BY_ONE = 12; // jobs that are asked for by name; of more the whole list is asked for
-const CLUSTER = 1_000; // ms between two looks at the cluster: what happens on other nodes is no event of this one
+const CLUSTER = 1_000; // ms between two looks at the cluster, for its ages and where no events arrive
 const SUMMARY = 5_000; // ms between two looks at the figures
 
 const HANDOVER = new Set(["catch-up-off", "claim-taken", "claimed-not-started", "coalesced", "due-before-term", "fenced", "log-full", "outside-window", "started-unclaimed", "store-unavailable"]);
-const KINDS = "started,finished,skipped,leadership,quorum,reloaded";
+const KINDS = "started,finished,skipped,leadership,quorum,cluster,reloaded";
 
 /** What a job is doing, in one word, and the sign and colour for it. */
 export const STATES = {
@@ -207,7 +207,7 @@ export class Model extends EventTarget {
         if (fact.trigger === "catchup" && event === "started") this.#remember("catch-up", fact);
         if (event === "skipped" && HANDOVER.has(fact.reason)) this.#remember(fact.reason, fact);
         this.#tell("event", { event, ...fact });
-      } else if (event === "leadership" || event === "quorum") {
+      } else if (event === "leadership" || event === "quorum" || event === "cluster") {
         this.#attempt(() => this.#lookAtCluster());
       } else if (event === "reloaded" || event === "reset") {
         this.#attempt(() => this.#lookAtSummary());
@@ -219,6 +219,7 @@ export class Model extends EventTarget {
       if (streaming && !this.contact.streaming) this.#attempt(() => this.lookAtJobs()); // what was missed meanwhile
       this.contact = { ...this.contact, streaming };
       this.#tell("contact");
+      if (!streaming) this.#attempt(() => this.#lookAtCluster()); // is the node still there?
     };
     this.#api.follow(`events?kinds=${KINDS}`, { signal, hear, state }).catch(() => {}).finally(() => {
       if (mine !== this.#stream) return; // another one took over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from cronstable.api import (
+    ClusterView,
     Decided,
     Decision,
     DecisionRecord,
@@ -19,6 +21,8 @@ from cronstable.api import (
     Line,
     LiveRun,
     Outcome,
+    PeerStatus,
+    PeerView,
     QuorumChanged,
     Reason,
     Reloaded,
@@ -319,6 +323,47 @@ async def test_events_have_a_name_each_and_the_facts_of_their_documents(serve: A
         "at": "2027-01-15T08:00:00+00:00",
     }
     assert (found["quorum"]["quorate"], found["reloaded"]["error"]) == (False, "c.yaml:1:1 wrong")
+
+
+async def test_a_reader_hears_of_what_the_node_believes_of_others_and_nobody_looks_while_nobody_reads(
+    serve: Any, host: Any, stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    real = host.snapshot
+
+    def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        return real()
+
+    async def tick() -> None:
+        while True:
+            host.clock.advance(eventlog.LOOK)
+            await anyio.wait_all_tasks_blocked()
+
+    monkeypatch.setattr(host, "snapshot", counted)
+    peer = PeerView("node-b:1", PeerStatus.AGREED, "node-b")
+    view = ClusterView("gossip", "node-a", "v1:a", quorate=True, leader="node-b", peers=(peer,))
+    host.set(cluster_configured=True, cluster=view)
+    async with serve() as call, anyio.create_task_group() as tasks:
+        await anyio.wait_all_tasks_blocked()
+        unread = looks
+        for _ in range(20):
+            host.clock.advance(eventlog.LOOK)
+            await anyio.wait_all_tasks_blocked()
+        assert looks == unread
+        tasks.start_soon(tick)
+        async with stream(call, "/events?kinds=cluster") as reader:
+            assert (await reader.event())[0] == "hello"
+            host.set(cluster=dataclasses.replace(view, leader="node-c"))
+            moved = await reader.event()
+            gone = dataclasses.replace(peer, status=PeerStatus.UNREACHABLE)
+            host.set(cluster=dataclasses.replace(view, leader=None, quorate=False, peers=(gone,)))
+            lost = await reader.event()
+        tasks.cancel_scope.cancel()
+    same = {"is_leader": False, "conflict": False}
+    assert moved == ("cluster", {"leader": "node-c", "quorate": True, "agreed": 1, **same})
+    assert lost == ("cluster", {"leader": None, "quorate": False, "agreed": 0, **same})
 
 
 async def test_a_reader_of_events_goes_on_where_it_was_or_is_told_that_it_cannot(
