@@ -16,6 +16,11 @@ STILL = """() => Promise.all(document.getAnimations()
     .filter((one) => one.effect.getTiming().iterations !== Infinity).map((one) => one.finished.catch(() => null)))"""
 TOO_TALL = """() => [...document.querySelectorAll('.rows > .row')]
     .filter((row) => row.scrollHeight > row.clientHeight + 1).map((row) => row.dataset.job)"""
+BANNERS_GONE = """() => {
+    window.gone = 0;
+    new MutationObserver((all) => all.forEach((one) => { window.gone += one.removedNodes.length; }))
+        .observe(document.getElementById('banners'), {childList: true});
+}"""
 CHECKS = Path(__file__).with_name("checks.js").read_text("utf-8")
 VIEWS = (
     "jobs",
@@ -253,6 +258,11 @@ def test_leadership_moves_on_the_open_page_and_a_lost_node_comes_back(
     assert page.evaluate("window.same") is True
     expect(page_of_first.locator(".banner")).to_contain_text("No contact with first")
     expect(page_of_first.locator("#link")).to_have_text("no contact")
+    # It stays so for as long as the node is away: the page has looked again when its clock went on a few times.
+    page_of_first.evaluate(BANNERS_GONE)
+    for _ in range(3):
+        expect(page_of_first.locator("#zone")).not_to_have_text(page_of_first.locator("#zone").inner_text())
+    assert page_of_first.evaluate("window.gone") == 0
     first.start()
     expect(page_of_first.locator(".banner")).to_have_count(0)
     expect(page_of_first.locator("#lead")).to_have_text("second leads")

@@ -158,13 +158,16 @@ export class Model extends EventTarget {
   async #lookAtWanted() {
     const names = [...this.#wanted].filter((name) => this.jobs.has(name));
     this.#wanted.clear();
-    if (names.length > ONE_BY_ONE && !this.#busy) {
+    const many = names.length > ONE_BY_ONE;
+    if (!names.length || (many && this.#busy)) return false; // nothing is asked
+    if (many) {
       this.#busy = true; // a long list costs the node something: never two at a time, and a rest in between
       setTimeout(() => { this.#busy = false; }, Math.max(QUICK, this.jobs.size * 3));
       await this.lookAtJobs();
-    } else if (names.length <= ONE_BY_ONE) {
+    } else {
       await Promise.all(names.map((name) => this.#lookAt(name)));
     }
+    return true;
   }
 
   async #lookAtSummary() {
@@ -245,8 +248,8 @@ export class Model extends EventTarget {
   async #attempt(look) {
     if (this.#locked) return;
     try {
-      await look();
-      if (!this.contact.ok) {
+      const asked = await look();
+      if (!this.contact.ok && asked !== false) {
         this.contact = { ...this.contact, ok: true, since: now(), reason: "" };
         this.#tell("contact");
         this.#tell("back");
