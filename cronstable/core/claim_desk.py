@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from cronstable.core import claim_log, sweep
+from cronstable.core.claim_jobs import known_now
 from cronstable.core.claim_session import SWEEP_EVERY, Session
 from cronstable.core.claim_values import CHUNK, SKIPS, Claim, Dropped, Handed, Phase, Skip, Spawned, Start, Wants
 from cronstable.core.clock import EpochSeconds, Instant, Seconds
@@ -149,7 +150,14 @@ class Desk:
         waiting = [start.at for start in session.left.starts if start.attempt == 0]
         waiting += [skip.at for skip in session.left.skips]
         oldest = min(waiting if left.waiting is None else [*waiting, left.waiting], default=None)
-        return replace(left, starts=left.starts[:CHUNK], skips=left.skips[:SKIPS], waiting=oldest)
+        return replace(
+            left,
+            starts=left.starts[:CHUNK],
+            skips=left.skips[:SKIPS],
+            waiting=oldest,
+            begun=session.handover.started,
+            settled=session.handover.is_settled,
+        )
 
     def _sweep(self, session: Session, around: Around, now: Instant, opened_at: float) -> Wants:
         jobs = session.jobs
@@ -165,7 +173,7 @@ class Desk:
             started=lambda name, at: (name, at) in self._unclaimed,
         )
         rules = Rules(session.mode, session.limit, session.rerun)
-        known = claim_log.known_now(session.state)
+        known = known_now(session.state)
         wants = sweep.sweep(session.horizon, session.state.ledger, known, rules, local, now.wall, opened_at)
         if not self._retries and not self._older:
             return wants

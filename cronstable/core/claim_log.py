@@ -12,14 +12,13 @@ draws a random number. What keeps an occurrence from being started twice (claims
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeAlias, assert_never
 
 from cronstable.core import claim_records
+from cronstable.core.claim_jobs import known_now, loaded
 from cronstable.core.claim_values import (
     CHUNK,
     SKIPS,
@@ -37,8 +36,6 @@ from cronstable.core.claim_values import (
     Found,
     Handed,
     Head,
-    JobSet,
-    Known,
     Ledger,
     Loaded,
     Logged,
@@ -61,8 +58,9 @@ from cronstable.core.clock import EpochSeconds, Instant, Seconds
 from cronstable.core.decision import Reason
 from cronstable.core.store import Fenced, Full, Span, Taken, Unknown, Won
 
-FLUSH_AFTER: Final = 10.0
-"""Seconds that started ids wait for an append to ride on before they get one of their own."""
+FLUSH_AFTER: Final = 5.0
+"""Seconds that started ids wait for an append to ride on before they get one of their own. Those of jobs that are rerun
+do not wait: what a successor does not read about, it starts again."""
 ALLOWANCE: Final = 5
 """Seconds that clocks of two nodes may be apart without harm when a log begins (claims.md 8)."""
 BEHIND: Final = 2 * ALLOWANCE
@@ -71,7 +69,6 @@ DOUBT: Final = 3.0
 """Seconds for which a record that must exist is looked for before the log counts as damaged."""
 PEEKS: Final = 100
 """Records in a row that may be missing or damaged, until the last one is gone to: its number was made up."""
-REMEMBERED_SETS: Final = 8
 
 Result: TypeAlias = tuple[ClaimState, tuple[Command, ...]]
 
@@ -107,21 +104,26 @@ def unspawned(state: ClaimState) -> tuple[Claim, ...]:
 def give_back(state: ClaimState) -> tuple[ClaimState, tuple[str, ...]]:
     """For a stopping process: forget what was won and not spawned, and hand its ids to whoever leads next.
 
-    From here on none of them may be spawned. An append whose fate is unknown is given up with its starts. What the
-    holder before had handed to us and we did not come to is handed on.
+    From here on none of them may be spawned. An append whose fate is unknown is given up with its starts.
     """
+    ids = _given_up(state)
+    return replace(state, term=None, flight=None, pending=(), returning=()), ids
+
+
+def _given_up(state: ClaimState) -> tuple[str, ...]:
+    """What was won and not spawned, and what the holder before had handed to us and we did not come to."""
     inherited = state.term.returned if state.term is not None else frozenset()
     if is_open(state):
         inherited &= state.ledger.unstarted.keys()
-    ids = (*(claim.run_id for claim in state.pending), *sorted(inherited))
-    return replace(state, term=None, flight=None, pending=()), ids
+    ids = (*state.returning, *(claim.run_id for claim in state.pending), *sorted(inherited))
+    return tuple(dict.fromkeys(ids))
 
 
 def step(state: ClaimState, event: Event, now: Instant) -> Result:
     """Take in one event. At most one ``Request`` comes out, and only for ``Ready``."""
     match event:
         case Loaded(definitions):
-            return _loaded(state, definitions, now), ()
+            return loaded(state, definitions, now), ()
         case Began(returned):
             return replace(state, term=Term(returned=frozenset(returned)), flight=None), ()
         case Ended():
@@ -149,46 +151,6 @@ def step(state: ClaimState, event: Event, now: Instant) -> Result:
 
 def _without(state: ClaimState, run_id: str) -> ClaimState:
     return replace(state, pending=tuple(claim for claim in state.pending if claim.run_id != run_id))
-
-
-# -- the job set (claims.md 13) ---------------------------------------------------------------------------------------
-
-
-def _loaded(state: ClaimState, definitions: Mapping[str, str], now: Instant) -> ClaimState:
-    before = state.sets[0] if state.sets else JobSet()
-    since = {
-        job: before.since[job] if before.definitions.get(job) == definition else int(now.wall)
-        for job, definition in definitions.items()
-    }
-    text = "\n".join(f"{len(job)}:{job} {definition}" for job, definition in sorted(definitions.items()))
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    new = JobSet(digest, MappingProxyType(dict(definitions)), MappingProxyType(since))
-    older = tuple(one for one in state.sets if one.digest != digest)
-    return replace(state, sets=(new, *older)[:REMEMBERED_SETS])
-
-
-def known_now(state: ClaimState, floor: EpochSeconds = 0) -> Known:
-    """Since when each job of the current set counts, given what the log says.
-
-    A process that still knows the log's set changes only what differs; one that does not counts from when it loaded.
-    """
-    known = state.ledger.known
-    if not state.sets:
-        return known
-    current = state.sets[0]
-    changed = dict(known.changed)
-    if known.digest != current.digest:
-        old = next((one for one in state.sets if one.digest == known.digest), None)
-        if old is None:
-            since = min(current.since.values(), default=0)
-            changed = dict(current.since)
-        else:
-            since = known.since
-            differing = (job for job, what in current.definitions.items() if old.definitions.get(job) != what)
-            changed |= {job: current.since[job] for job in differing}
-        known = Known(current.digest, since)
-    changed = {job: at for job, at in sorted(changed.items()) if at > max(floor, known.since)}
-    return replace(known, changed=MappingProxyType(changed))
 
 
 # -- finding the end of the log (claims.md 2) -------------------------------------------------------------------------
@@ -296,7 +258,9 @@ def _open(state: ClaimState, term: Term, nonce: str, now: Instant) -> Result:
         return _stand_down(state, term, now)
     fence = max(state.ledger.fence + 1, int(now.wall))
     head = _head(state, Term(nonce=nonce, fence=fence, cursor=term.cursor), nonce, floor, now)
-    return _send(state, term.cursor, Record(head))
+    # Only the lease said so until now, and that is ours from here on: whoever comes after us has to read it.
+    inherited = sorted(term.returned.intersection(state.ledger.unstarted) - state.ledger.returned)
+    return _send(state, term.cursor, Record(head, returned=tuple(inherited[:SKIPS])))
 
 
 def raised_floor(wall: float, store_at: float | None) -> EpochSeconds:
@@ -351,18 +315,18 @@ def _send(state: ClaimState, number: int, record: Record) -> Result:
 def _work(state: ClaimState, term: Term, event: Ready, now: Instant) -> Result:
     """What is won comes first; then one record with everything that is to be said and fits."""
     if event.flush:
-        return _flush(state, term, event, now) if state.begun else (state, ())
+        return _flush(state, term, event, now)
     if waiting := unspawned(state):
         return state, (Spawn(waiting),)
     if _behind(state.ledger, now):
         return _stand_down(state, term, now)
     starts, skips = _leftovers(state, term, event.wants)
+    told = _told(state, event.wants)
     wanted, refused = _claimable(state.ledger, event.wants.starts, now)
     starts = (*starts, *wanted)[:CHUNK]
     skips = (*skips, *(skip for skip in event.wants.skips if not state.ledger.claimed(skip.job, skip.at)))[:SKIPS]
     commands: tuple[Command, ...] = (Refused(refused, Reason.CLAIM_TAKEN),) if refused else ()
-    due = state.begun_at is not None and now.boot >= state.begun_at + FLUSH_AFTER
-    if not starts and not skips and not (state.begun and due):
+    if not starts and not skips and not told and not _must_flush(state, event.wants, now):
         return state, commands
     floor = next_floor(state.ledger, now.wall, state.store_at, state.window, _oldest(state, event.wants, starts))
     head = _head(state, term, event.nonce, floor, now)
@@ -372,15 +336,40 @@ def _work(state: ClaimState, term: Term, event: Ready, now: Instant) -> Result:
             # Without claims it is small, and lets go of what takes up the room: else a full log is full for good.
             state, sent = _send(state, state.ledger.last + 1, Record(head, begun=state.begun[:CHUNK]))
             return state, (*commands, *sent)
-    record = Record(head, starts, skips, state.begun[:SKIPS])
+    record = Record(head, starts, skips, (*state.begun, *told)[:SKIPS])
     state, sent = _send(state, state.ledger.last + 1, record)
     return state, (*commands, *sent)
 
 
 def _flush(state: ClaimState, term: Term, event: Ready, now: Instant) -> Result:
-    """A stopping process claims nothing more, but says what it started: nobody shall take it for lost."""
+    """A stopping process claims nothing more, but says what it started, what it will not and why, and what others may:
+
+    nobody shall take it for lost, and a successor that dies before it opens shall not take that to its grave.
+    """
+    unstarted = state.ledger.unstarted
+    given_up = _given_up(state)
+    state = replace(state, pending=(), returning=given_up)
+    returned = tuple(run for run in given_up if run in unstarted and run not in state.ledger.returned)[:SKIPS]
+    skips = tuple(Skip(*unstarted[run], reason) for run, reason in state.dropped.items() if run in unstarted)[:SKIPS]
+    if not state.begun and not returned and not skips:
+        return state, ()
     head = _head(state, term, event.nonce, state.ledger.floor, now)
-    return _send(state, state.ledger.last + 1, Record(head, begun=state.begun[:SKIPS]))
+    return _send(state, state.ledger.last + 1, Record(head, (), skips, state.begun[:SKIPS], returned))
+
+
+def _must_flush(state: ClaimState, wants: Wants, now: Instant) -> bool:
+    """Whether what was started has to be said now, with nothing else to say."""
+    if state.begun_at is None:
+        return False
+    unstarted = state.ledger.unstarted
+    reruns = any(run in unstarted and unstarted[run][0] in wants.rerun for run in state.begun)
+    return reruns or now.boot >= state.begun_at + FLUSH_AFTER
+
+
+def _told(state: ClaimState, wants: Wants) -> tuple[str, ...]:
+    """What others started and could not say in the log: it is said for them, and not taken for lost."""
+    mine = {claim.run_id for claim in state.pending} | set(state.begun) | state.dropped.keys()
+    return tuple(sorted(run for run in wants.begun if run in state.ledger.unstarted and run not in mine))
 
 
 def _claimable(ledger: Ledger, starts: tuple[Start, ...], now: Instant) -> tuple[tuple[Start, ...], tuple[Start, ...]]:
@@ -406,13 +395,15 @@ def _leftovers(state: ClaimState, term: Term, wants: Wants) -> tuple[tuple[Start
     starts: list[Start] = []
     skips: list[Skip] = []
     for run_id, (job, at) in state.ledger.unstarted.items():
-        if run_id in mine:
+        if run_id in mine or run_id in wants.begun:
             continue
         attempt = state.ledger.attempt(job, at)
         if run_id in state.dropped:
             skips.append(Skip(job, at, state.dropped[run_id]))
-        elif run_id in term.returned:
+        elif run_id in term.returned or run_id in state.ledger.returned:
             starts.append(Start(job, at, attempt, late=True))
+        elif not wants.settled:
+            continue
         elif job in wants.rerun:
             starts.append(Start(job, at, attempt + 1, late=True))
         else:
@@ -490,8 +481,11 @@ def _won(state: ClaimState, term: Term, flight: Flight, now: Instant) -> Result:
 
 
 def _own(state: ClaimState) -> ClaimState:
-    """Of what this process won in earlier terms, keep what nobody decided about since (claims.md 7)."""
-    unstarted = state.ledger.unstarted
+    """Of what this process won in earlier terms, keep what nobody decided about since (claims.md 7).
+
+    What was given back is anybody's, also when it was a clone of this process that did so.
+    """
+    unstarted = {run: of for run, of in state.ledger.unstarted.items() if run not in state.ledger.returned}
     begun = tuple(run for run in state.begun if run in unstarted)
     return replace(
         state,

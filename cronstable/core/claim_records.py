@@ -38,6 +38,8 @@ def encode(record: Record) -> bytes:
         document["x"] = [[skip.job, skip.at, skip.reason] for skip in record.skips]
     if record.begun:
         document["b"] = list(record.begun)
+    if record.returned:
+        document["r"] = list(record.returned)
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(
         "utf-8", "surrogatepass"
     )
@@ -79,6 +81,7 @@ def _record(document: Mapping[str, object]) -> Record:
         tuple(Start(_text(j), _whole(t), _whole(a)) for j, t, a in (_list(r, 3) for r in _rows(document, "s"))),
         tuple(Skip(_text(j), _whole(t), _text(r)) for j, t, r in (_list(r, 3) for r in _rows(document, "x"))),
         tuple(_text(run) for run in _rows(document, "b")),
+        tuple(_text(run) for run in _rows(document, "r")),
     )
 
 
@@ -137,6 +140,7 @@ def apply(ledger: Ledger, number: int, record: Record) -> Ledger:
         put(start.job, start.at, Mark(MarkState.CLAIMED, number, head.at, start.attempt, run_id, head.token))
     floor = max(ledger.floor, head.floor)
     marks, firsts = _merge(ledger, news, number, floor)
+    unstarted = {run: of for run, of in unstarted.items() if of[0] in marks.get(of[1], ())}
     return Ledger(
         last=number,
         floor=floor,
@@ -145,7 +149,8 @@ def apply(ledger: Ledger, number: int, record: Record) -> Ledger:
         known=head.known,
         marks=MappingProxyType(marks),
         firsts=MappingProxyType(firsts),
-        unstarted=MappingProxyType({run: of for run, of in unstarted.items() if of[0] in marks.get(of[1], ())}),
+        unstarted=MappingProxyType(unstarted),
+        returned=ledger.returned.union(record.returned).intersection(unstarted),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cronstable.core import claim_log
-from cronstable.core.claim_values import Began, ClaimState, Command, Ended, Event, Loaded, Phase, Wants
+from cronstable.core.claim_values import SKIPS, Began, ClaimState, Command, Ended, Event, Loaded, Phase, Wants
 from cronstable.core.clock import Instant, Seconds
 from cronstable.core.handover import Handover
 from cronstable.core.job import Job
@@ -26,6 +26,8 @@ for its lease as well (DESIGN 6, L4)."""
 STAND_DOWN: Final[Seconds] = 60.0
 REOPEN_AFTER: Final[Seconds] = 5.0
 TRIM_EVERY: Final = 100
+TELL_FOR: Final[Seconds] = 30.0
+"""After the end of a term, what it started and could not say in the log is told in this process's entry for so long."""
 
 
 class Session:
@@ -53,6 +55,7 @@ class Session:
         self._crowded = False
         self._silent = 0
         self._over_since: float | None = None
+        self._ended_at = float("-inf")
 
     def feed(self, event: Event, now: Instant) -> tuple[Command, ...]:
         """Tell the machine."""
@@ -75,8 +78,9 @@ class Session:
         if over:
             self.horizon.forget_waiting()
             self.feed(Ended(), now)
+            self._ended_at = now.boot
         if term is not None:
-            self.handover.begin()
+            self.handover.begin(now.boot)
             self.feed(Began(term.returned), now)
         self.term = term
         self.left = Wants()
@@ -85,6 +89,11 @@ class Session:
     def may_work(self, leads: bool) -> bool:
         """Whether something may be claimed and started at this instant, given whether the lease may be acted on."""
         return leads and self.term is not None and not self.closing
+
+    def unsaid(self, boot: float) -> tuple[str, ...]:
+        """What was started and cannot be said in the log by this process: it is told in its entry (claims.md 16)."""
+        tells = self.closing or (self.term is None and boot < self._ended_at + TELL_FOR)
+        return self.state.begun[:SKIPS] if tells else ()
 
     @property
     def is_open(self) -> bool:

@@ -90,12 +90,17 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One append. ``begun``: run ids whose processes were spawned since the record before."""
+    """One append. ``begun``: run ids whose processes were spawned since the record before.
+
+    ``returned``: run ids that their claimant gave up without a start; whoever leads next starts them, as the same
+    attempt (claims.md 7).
+    """
 
     head: Head
     starts: tuple[Start, ...] = ()
     skips: tuple[Skip, ...] = ()
     begun: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
 
     def run_id(self, index: int) -> str:
         """The run id of the claim at ``index`` of ``starts``: nobody without this record's nonce can have made it."""
@@ -137,7 +142,7 @@ class Ledger:
     """Everything the log says, as far as record ``last``. ``marks``: T to job to the last word on it.
 
     ``firsts``: T to the number of the first record with a mark on it. ``unstarted``: run id to (job, T) of what is
-    claimed and not known to be started.
+    claimed and not known to be started; ``returned``: which of them their claimant gave up.
     """
 
     last: int = 0
@@ -148,6 +153,7 @@ class Ledger:
     marks: Listed = field(default_factory=lambda: MappingProxyType({}))
     firsts: Mapping[EpochSeconds, int] = field(default_factory=lambda: MappingProxyType({}))
     unstarted: Mapping[str, tuple[str, EpochSeconds]] = field(default_factory=lambda: MappingProxyType({}))
+    returned: frozenset[str] = frozenset()
 
     def mark(self, job: str, at: EpochSeconds) -> Mark | None:
         """The last word on a listed occurrence."""
@@ -244,7 +250,8 @@ class ClaimState:
     """Everything one process knows of the claim log. Only ``claim_log.step`` makes the next one.
 
     ``pending``: claims won and not spawned, kept over terms (claims.md 7). ``dropped``: run id to reason of claims that
-    this process will not spawn, until that is in the log. ``begun``: spawned, not yet in the log; ``begun_at``: the
+    this process will not spawn, until that is in the log. ``returning``: claims that a stopping process gives up.
+    ``begun``: spawned, not yet in the log; ``begun_at``: the
     boot instant of the oldest. ``store_at``: the store's clock when it last answered.
     ``sets``: the job sets this process loaded, newest first. ``full``: the last append found no room.
     """
@@ -257,6 +264,7 @@ class ClaimState:
     flight: Flight | None = None
     pending: tuple[Claim, ...] = ()
     dropped: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    returning: tuple[str, ...] = ()
     begun: tuple[str, ...] = ()
     begun_at: float | None = None
     store_at: float | None = None
@@ -291,14 +299,18 @@ class Wants:
     """What the sweep wants decided, most urgent first.
 
     ``waiting``: the oldest T that has to wait for another sweep. ``rerun``: jobs of which a claim that was never
-    started may be tried again as a further attempt (``onUnfinishedClaim: rerun``). ``lost``: (job, T) that left the
-    window undecided, because nobody led for so long: nothing is done about them here.
+    started may be tried again as a further attempt (``onUnfinishedClaim: rerun``). ``begun``: run ids that other
+    processes say they started, and could not say in the log; ``settled``: all that live had the time to say so, and
+    what nobody started is lost. ``lost``: (job, T) that left the window undecided, because nobody led for so long:
+    nothing is done about them here.
     """
 
     starts: tuple[Start, ...] = ()
     skips: tuple[Skip, ...] = ()
     waiting: EpochSeconds | None = None
     rerun: frozenset[str] = frozenset()
+    begun: frozenset[str] = frozenset()
+    settled: bool = True
     lost: tuple[tuple[str, EpochSeconds], ...] = ()
 
 
@@ -306,7 +318,8 @@ class Wants:
 class Ready:
     """The driver is idle. ``nonce``: fresh and unguessable.
 
-    ``flush``: the process stops; write the ids of what was started, and claim and spawn nothing more.
+    ``flush``: the process stops; write the ids of what was started and of what will not be, and claim nothing more.
+    From then on nothing is spawned either, whatever becomes of that append.
     """
 
     nonce: str

@@ -15,7 +15,7 @@ from cronstable.core.clock import Seconds
 from cronstable.core.job import ConcurrencyPolicy, Job
 from cronstable.core.lease_values import Acquire, Answered, Event, Request
 from cronstable.core.store import Grant, Held, HeldTerm, Vacant
-from cronstable.core.unfinished import Entry, Watch, blocking, cancelled, encode, observe
+from cronstable.core.unfinished import Entry, Watch, blocking, cancelled, encode, observe, started
 from cronstable.core.values import dataclass
 
 LOOK_EVERY: Final[Seconds] = 5.0
@@ -67,21 +67,25 @@ class Handover:
         self._ttl = ttl
         self._former = frozenset(former)
         self._watch: Watch = MappingProxyType({})
+        self._began = 0.0
         self._looked: float | None = None
         self._asked: dict[str, float] = {}
         self._cancel: tuple[str, ...] = ()
         self._tended: float | None = None
         self._told = False
 
-    def entry(self, nonce: str, runs: Mapping[str, str], cancel: tuple[str, ...] = ()) -> bytes:
+    def entry(
+        self, nonce: str, runs: Mapping[str, str], cancel: tuple[str, ...] = (), begun: tuple[str, ...] = ()
+    ) -> bytes:
         """What this process says, as it stands in the store; empty when it has nothing to say any more."""
-        self._told = bool(runs or cancel)
-        return encode(Entry(self._token, nonce, MappingProxyType(dict(runs)), cancel)) if self._told else b""
+        self._told = bool(runs or cancel or begun)
+        return encode(Entry(self._token, nonce, MappingProxyType(dict(runs)), cancel, begun)) if self._told else b""
 
     # -- the leader
 
-    def begin(self) -> None:
+    def begin(self, boot: float) -> None:
         """A new term: what was seen before it says nothing."""
+        self._began = boot
         self._looked = None
         self._asked.clear()
 
@@ -90,9 +94,24 @@ class Handover:
         """Whether the entries were read in this term: before that, nobody knows whom they block."""
         return self._looked is not None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the entries were read a ttl after the term began.
+
+        A holder before us that lives and reaches the store has learned by then that its term is over, and has said what
+        it started in it: one that said nothing is dead, or cut off.
+        """
+        return self._looked is not None and self._looked >= self._began + self._ttl
+
     def is_look_due(self, boot: float, every: Seconds = LOOK_EVERY) -> bool:
         """Whether the entries are to be read now. ``every``: while there are none."""
-        return self._looked is None or boot >= self._looked + (LOOK_OFTEN if self._watch else every)
+        if self._looked is None:
+            return True
+        # Once more when the time is over in which others had to speak.
+        last_call = self._began + self._ttl
+        if self._looked < last_call <= boot:
+            return True
+        return boot >= self._looked + (LOOK_OFTEN if self._watch else every)
 
     def looked(self, found: Iterable[bytes], asked: float, boot: float) -> tuple[str, ...] | None:
         """Take in the entries, asked for at ``asked``. The runs that are to be ended, None: that has been said."""
@@ -113,6 +132,11 @@ class Handover:
         if job.options.concurrency_policy is ConcurrencyPolicy.REPLACE:
             return not self.waits(job, boot)
         return job.options.concurrency_policy is ConcurrencyPolicy.FORBID
+
+    @property
+    def started(self) -> frozenset[str]:
+        """Run ids that others say they started: nobody shall take them for lost."""
+        return started(self._watch) if self._watch else frozenset()
 
     def waits(self, job: Job, boot: float) -> bool:
         """Whether a run elsewhere is being ended, so that ``job`` may take its place soon: from now on, if need be."""
@@ -137,11 +161,14 @@ class Handover:
         """How often what is said of runs of a past term is said again."""
         return min(LOOK_OFTEN, self._ttl / 3)
 
-    def tends(self, running: Mapping[str, Job], boot: float) -> bool:
-        """Whether a node without a term has something to say now, or to take back."""
+    def tends(self, running: Mapping[str, Job], begun: tuple[str, ...], boot: float) -> bool:
+        """Whether a node without a term has something to say now, or to take back.
+
+        ``begun``: what it started in a term that is over, and could not say in the log.
+        """
         if self._tended is not None and boot < self._tended + self.refresh_every:
             return False
-        if not self._told and not minded(running):
+        if not self._told and not begun and not minded(running):
             return False
         self._tended = boot
         return True

@@ -220,7 +220,7 @@ def sweep(
     chosen = [start for *_, start in starts[: on_time + rules.limit]]
     rest = [start.at for *_, start in (*starts[on_time + rules.limit :], *held)]
     waiting = min([*rest, *(skip.at for skip in skips)], default=None)
-    return Wants(tuple(chosen), tuple(skips), waiting, rules.rerun, horizon.aged(ledger, known))
+    return Wants(tuple(chosen), tuple(skips), waiting, rules.rerun, lost=horizon.aged(ledger, known))
 
 
 def is_late(at: EpochSeconds, wall: float, opened_at: float) -> bool:

@@ -17,6 +17,7 @@ VERSION: Final = 1
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What one process says. ``runs``: run id to job, still under way there; ``cancel``: run ids it wants ended.
+    ``begun``: run ids that it started in a term that is over, and could not say in the log.
 
     ``nonce`` changes with every refresh, so that standing still shows.
     """
@@ -25,11 +26,20 @@ class Entry:
     nonce: str
     runs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     cancel: tuple[str, ...] = ()
+    begun: tuple[str, ...] = ()
 
 
 def encode(entry: Entry) -> bytes:
     """The entry as it stands in the store."""
-    document = {"v": VERSION, "t": entry.token, "n": entry.nonce, "r": dict(entry.runs), "c": list(entry.cancel)}
+    document: dict[str, object] = {
+        "v": VERSION,
+        "t": entry.token,
+        "n": entry.nonce,
+        "r": dict(entry.runs),
+        "c": list(entry.cancel),
+    }
+    if entry.begun:
+        document["b"] = list(entry.begun)
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -38,12 +48,13 @@ def decode(data: bytes) -> Entry | None:
     try:
         document = json.loads(data)
         token, nonce, runs, cancel = (document[key] for key in ("t", "n", "r", "c"))
-        texts = [token, nonce, *runs, *runs.values(), *cancel]
+        begun = document.get("b", [])
+        texts = [token, nonce, *runs, *runs.values(), *cancel, *begun]
         if document["v"] != VERSION or not all(isinstance(text, str) for text in texts):
             return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return Entry(token, nonce, MappingProxyType(dict(runs)), tuple(cancel))
+    return Entry(token, nonce, MappingProxyType(dict(runs)), tuple(cancel), tuple(begun))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +93,8 @@ def blocking(watch: Watch, ttl: Seconds, boot: float) -> Mapping[str, tuple[str,
 def cancelled(watch: Watch) -> frozenset[str]:
     """Run ids that somebody wants ended."""
     return frozenset(run_id for standing in watch.values() for run_id in standing.entry.cancel)
+
+
+def started(watch: Watch) -> frozenset[str]:
+    """Run ids that somebody says were started, whether they still live or not."""
+    return frozenset(run_id for standing in watch.values() for run_id in (*standing.entry.runs, *standing.entry.begun))

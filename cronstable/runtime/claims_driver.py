@@ -390,7 +390,9 @@ class ClaimsDriver:
                 if not appends:
                     break
                 appended = await bound.claims.append(appends[0].number, appends[0].data)
-                session.feed(Answer(appended), self._clock.now())
+                for command in session.feed(Answer(appended), self._clock.now()):
+                    if isinstance(command, Logged):
+                        self._skipped(command.skips)
                 if isinstance(appended, Unknown):
                     await self._clock.sleep(PAUSE)
             if session.term is not None:

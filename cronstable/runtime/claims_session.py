@@ -44,4 +44,4 @@ def bind(
         mode=Mode(str(catch_up.get("mode", "all"))),
         limit=limit if isinstance(limit, int) else 100,
     )
-    return Bound(claims, session, Entries(claims, handover, launcher, clock, ids))
+    return Bound(claims, session, Entries(claims, session, launcher, clock, ids))

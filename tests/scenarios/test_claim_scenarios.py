@@ -6,9 +6,10 @@ which ``lease NODE`` says whose term it is. ``->`` lines are what came out; the 
 
 Events: ``load JOB=DEFINITION``, ``begin [RUN]``, ``end``, ``open`` (until the term is open or cannot be), ``want
 JOB@T[+ATTEMPT] JOB@T:REASON`` (one append; ``lost``, ``dropped``, ``late`` or ``full`` say what becomes of it,
-``rerun=JOB`` what may be rerun, ``waiting=T`` what else waits), ``again`` (nothing new is wanted), ``arrive`` (the late
-request reaches the store), ``clone NODE``, ``spawn JOB@T``, ``refuse JOB@T:REASON``, ``crash``, ``stop``, ``delete
-NUMBER``, ``garbage NUMBER``, ``copy NUMBER TO``, ``hide`` (the listing shows nothing).
+``rerun=JOB`` what may be rerun, ``begun=RUN`` what others say they started, ``unsettled`` that they may still say so,
+``waiting=T`` what else waits), ``again`` (nothing new is wanted), ``arrive`` (the late request reaches the store),
+``clone NODE``, ``spawn JOB@T``, ``refuse JOB@T:REASON``, ``crash``, ``stop``, ``delete NUMBER``, ``garbage NUMBER``,
+``copy NUMBER TO``, ``hide`` (the listing shows nothing).
 """
 
 from __future__ import annotations
@@ -115,12 +116,16 @@ class Teller:
 
     def on_want(self, at: float, node: str, words: list[str]) -> None:
         starts, skips, options = [], [], []
-        waiting, rerun = None, frozenset[str]()
+        waiting, rerun, begun, settled = None, frozenset[str](), frozenset[str](), True
         for word in words:
             if word.startswith("waiting="):
                 waiting = int(word.removeprefix("waiting="))
             elif word.startswith("rerun="):
                 rerun = frozenset(word.removeprefix("rerun=").split(","))
+            elif word.startswith("begun="):
+                begun = frozenset(word.removeprefix("begun=").split(","))
+            elif word == "unsettled":
+                settled = False
             elif ":" in word:
                 job, _, rest = word.partition("@")
                 skips.append(Skip(job, int(rest.partition(":")[0]), rest.partition(":")[2]))
@@ -129,7 +134,7 @@ class Teller:
                 starts.append(Start(job, int(rest.partition("+")[0]), int(rest.partition("+")[2] or 0)))
             else:
                 options.append(word)
-        self.ready(at, node, Wants(tuple(starts), tuple(skips), waiting, rerun), options)
+        self.ready(at, node, Wants(tuple(starts), tuple(skips), waiting, rerun, begun, settled), options)
 
     def on_again(self, at: float, node: str, words: list[str]) -> None:
         self.ready(at, node, Wants(), words)
@@ -250,6 +255,7 @@ def say_record(data: bytes) -> str:
     words += [f"claim {say_start(start)}" for start in record.starts]
     words += [f"skip {skip.job}@{skip.at}:{skip.reason}" for skip in record.skips]
     words += [f"started {run_id[:4]}" for run_id in record.begun]
+    words += [f"gives back {run_id[:4]}" for run_id in record.returned]
     if head.opens and (head.known.since or head.known.changed):
         words.append(f"known since {head.known.since} {dict(head.known.changed) or ''}".rstrip())
     return ", ".join(words)

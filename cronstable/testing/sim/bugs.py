@@ -185,9 +185,9 @@ def rerun_with_the_same_number(
     return tuple(replace(start, attempt=max(0, start.attempt - 1)) for start in starts), skips
 
 
-def gives_nothing_back(state: ClaimState) -> tuple[ClaimState, tuple[str, ...]]:
+def gives_nothing_back(state: ClaimState) -> tuple[str, ...]:
     """A stopping process says nothing of what it claimed and did not start."""
-    return replace(state, term=None, flight=None, pending=()), ()
+    return ()
 
 
 def fence_stands_still(state: ClaimState, term: Term, nonce: str, floor: EpochSeconds, now: Instant) -> Head:
@@ -254,7 +254,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     Bug("pending-ends-with-the-term", "", ((claim_log, "step", pending_ends_with_the_term),), backend="etcd", nodes=1),
     Bug("own-claims-are-leftovers", "", ((claim_log, "_leftovers", own_claims_are_leftovers),)),
     Bug("rerun-with-the-same-number", "", ((claim_log, "_leftovers", rerun_with_the_same_number),)),
-    Bug("gives-nothing-back", "", ((claim_log, "give_back", gives_nothing_back),)),
+    Bug("gives-nothing-back", "", ((claim_log, "_given_up", gives_nothing_back),)),
     Bug("fence-stands-still", "", ((claim_log, "_head", fence_stands_still),)),
     Bug("keeps-what-was-decided-since", "", ((claim_log, "_own", keeps_what_was_decided_since),), nodes=2),
     Bug("only-from-now-on", "", ((sweep, "sweep", only_from_now_on),)),

@@ -23,6 +23,7 @@ from cronstable.core.claim_values import (
     Read,
     Ready,
     Refused,
+    Skip,
     Spawn,
     StandDown,
     Start,
@@ -56,10 +57,10 @@ class ClaimsSide:
         token = self._dice.token(6)
         self.door = Door(process, lease)
         handover = Handover(token, self.door.ttl)
-        self.entries = Entries(process, self.door, handover)
         self._session = Session(
             process.node.name, token, handover, window=world.window, mode=world.mode, limit=world.limit
         )
+        self.entries = Entries(process, self.door, self._session)
         self._desk = Desk()
         self._around = Around(process.runs.occupied)
         self.settled = False
@@ -197,8 +198,7 @@ class ClaimsSide:
                 for start in starts:
                     self._not_claimed(start, Reason(reason))
             case Logged(skips):
-                for skip in self._desk.logged(skips):
-                    self._record(skip.job, skip.at, Decision(Verdict.SKIP, Reason(skip.reason)))
+                self._skipped(skips)
             case Alarm(kind, text):
                 self._world.alarm(self._node, kind, text)
             case StandDown():
@@ -241,6 +241,10 @@ class ClaimsSide:
 
     def _breathe(self, *, answered: bool) -> Steps[None]:
         yield from pause(self._node, self._session.breath(self._dice.random(), answered=answered))
+
+    def _skipped(self, skips: Iterable[Skip]) -> None:
+        for skip in self._desk.logged(skips):
+            self._record(skip.job, skip.at, Decision(Verdict.SKIP, Reason(skip.reason)))
 
     def _record(self, name: str, at: EpochSeconds, decision: Decision) -> None:
         self._process.runs.record(self._world.jobs[name], at, decision)
@@ -289,6 +293,8 @@ class ClaimsSide:
         decision = self._desk.permit(self._session, claim, gate, self.may_work(), self._process.now())
         if decision.verdict is Verdict.RUN:
             self._settled.set()
+            if job.name in self._session.rerun:
+                self.poke()
         return decision
 
     def _over(self, claim: Claim, refusal: Decision | None) -> None:
@@ -320,7 +326,9 @@ class ClaimsSide:
                 break
             appended = yield from self.door.append(appends[0].number, appends[0].data)
             assert isinstance(appended, Won | Taken | Fenced | Full | Unknown)
-            session.feed(Answer(appended), self._process.now())
+            for command in session.feed(Answer(appended), self._process.now()):
+                if isinstance(command, Logged):
+                    self._skipped(command.skips)
             if isinstance(appended, Unknown):
                 yield from pause(self._node, PAUSE)
         if session.term is not None:

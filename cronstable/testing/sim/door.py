@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cronstable.core.handover import LOOK_EVERY, Handover, minded
+from cronstable.core.claim_session import Session
+from cronstable.core.handover import LOOK_EVERY, minded
 from cronstable.core.store import Fenced, Full, HeldTerm, Span, Unknown, Won
 from cronstable.testing.sim.engine import Ask, Reply, Steps, pause
 from cronstable.testing.sim.faults import How
@@ -106,10 +107,11 @@ class Door:
 class Entries:
     """See ``runtime.handover.Entries``."""
 
-    def __init__(self, process: Process, door: Door, handover: Handover) -> None:
+    def __init__(self, process: Process, door: Door, session: Session) -> None:
         self._process = process
         self._door = door
-        self._handover = handover
+        self._session = session
+        self._handover = session.handover
         self._dice = process.dice.child("handover")
 
     def look(self) -> Steps[bool]:
@@ -121,12 +123,12 @@ class Entries:
         if found is not None:
             to_end = self._handover.looked(found, boot, self._process.now().boot)
             if to_end is not None:
-                yield from self._say({}, to_end)
+                yield from self._say({}, to_end, ())
         return self._handover.known
 
     def leave(self) -> Steps[None]:
         """See ``Entries.leave``."""
-        yield from self._say(minded(self._process.runs.running()), ())
+        yield from self._say(minded(self._process.runs.running()), (), self._unsaid())
 
     def drain(self) -> Steps[None]:
         """See ``Entries.drain``."""
@@ -136,7 +138,7 @@ class Entries:
 
     def tend(self) -> Steps[None]:
         """See ``Entries.tend``."""
-        if self._handover.tends(self._process.runs.running(), self._process.now().boot):
+        if self._handover.tends(self._process.runs.running(), self._unsaid(), self._process.now().boot):
             yield from self._refresh()
 
     def _refresh(self) -> Steps[None]:
@@ -147,5 +149,8 @@ class Entries:
                 self._process.runs.cancel(job.name, run)
         yield from self.leave()
 
-    def _say(self, runs: dict[str, str], cancel: tuple[str, ...]) -> Steps[None]:
-        yield from self._door.put_entry(self._handover.entry(self._dice.token(8), runs, cancel))
+    def _say(self, runs: dict[str, str], cancel: tuple[str, ...], begun: tuple[str, ...]) -> Steps[None]:
+        yield from self._door.put_entry(self._handover.entry(self._dice.token(8), runs, cancel, begun))
+
+    def _unsaid(self) -> tuple[str, ...]:
+        return self._session.unsaid(self._process.now().boot)

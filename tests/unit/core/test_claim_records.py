@@ -35,6 +35,7 @@ records = st.builds(
     st.lists(st.builds(Start, text, whole, whole), max_size=3).map(tuple),
     st.lists(st.builds(Skip, text, whole, text), max_size=3).map(tuple),
     st.lists(text, max_size=3).map(tuple),
+    st.lists(text, max_size=3).map(tuple),
 )
 
 

