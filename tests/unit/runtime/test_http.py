@@ -160,3 +160,27 @@ print("httpx._main" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[]\nTrue\n", "")
+
+
+def test_a_request_looks_for_no_module_that_is_not_there() -> None:
+    """What httpx stands on imports one for each request, which is a walk along the whole path when there is none."""
+    script = """
+import sys
+looked = []
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        looked.append(name)
+sys.meta_path.insert(0, Watch())
+from cronstable.runtime.http import import_httpx
+import_httpx()
+import anyio
+from httpcore._synchronization import current_async_library
+async def main():
+    current_async_library()
+    looked.clear()
+    current_async_library()
+anyio.run(main)
+print(looked)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
