@@ -205,9 +205,7 @@ def restore_command(config: str, file: str, force: bool) -> None:
         copied = copying.Copied()
         with _progress("restoring") as progress:
             task = progress.add_task("restoring", total=2 * len(items))
-            for item in items:
-                await copying.copy_item(item, store, copied, replace=force)
-                progress.advance(task)
+            await copying.copy_all(copying.each(items), store, copied, partial(progress.advance, task), replace=force)
             wrong = await copying.verify(copied, store, partial(progress.advance, task))
         _tell(copied, wrong)
 
@@ -231,9 +229,8 @@ def migrate_command(config: str, target: str) -> None:
             copied = copying.Copied()
             with _progress("moving") as progress:
                 task = progress.add_task("moving", total=2 * await _size(source))
-                async for item in copying.items(source):
-                    await copying.copy_item(item, store, copied, replace=False)
-                    progress.advance(task)
+                found = copying.items(source)
+                await copying.copy_all(found, store, copied, partial(progress.advance, task), replace=False)
                 wrong = await copying.verify(copied, store, partial(progress.advance, task))
             _tell(copied, wrong)
 

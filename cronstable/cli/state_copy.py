@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
 
 from cronstable.cli.state_archive import Item, Key
+from cronstable.core.store import StoreUnavailable
 from cronstable.plugin.state_store import StateStore
+
+AT_ONCE: Final = 8
+"""Streams and documents under way, as many as a daemon writes to at a time."""
+BYTES_AT_ONCE: Final = 64 * 2**20
+"""Held in memory for them; a single stream may be larger."""
 
 
 @dataclass(slots=True)
@@ -57,6 +66,50 @@ async def conflicts(source: Iterable[Item], store: StateStore) -> list[str]:
         if item is None or missing(item.data, there.data) is None:
             found.append(f"{there.kind} {there.name!r}")
     return found
+
+
+async def copy_all(
+    source: AsyncIterator[Item], store: StateStore, copied: Copied, step: Callable[[], None], *, replace: bool
+) -> None:
+    """Bring everything over, some things at a time: a store that syncs each record lets one wait for long.
+
+    The first failure ends it once what is under way is over; begun again, it goes on.
+    """
+    under_way: list[int] = []
+    failed: list[StoreUnavailable] = []
+    changed = anyio.Event()
+
+    async def one(item: Item, size: int) -> None:
+        nonlocal changed
+        try:
+            await copy_item(item, store, copied, replace=replace)
+            step()
+        except StoreUnavailable as error:
+            failed.append(error)
+        under_way.remove(size)
+        waited, changed = changed, anyio.Event()
+        waited.set()
+
+    async with anyio.create_task_group() as tasks:
+        try:
+            async for item in source:
+                size = sum(map(len, item.data))
+                while len(under_way) >= AT_ONCE or (under_way and sum(under_way) + size > BYTES_AT_ONCE):
+                    await changed.wait()
+                if failed:
+                    break
+                under_way.append(size)
+                tasks.start_soon(one, item, size)
+        except StoreUnavailable as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+
+
+async def each(found: Iterable[Item]) -> AsyncIterator[Item]:
+    """What is at hand, for ``copy_all``."""
+    for item in found:
+        yield item
 
 
 async def copy_item(item: Item, store: StateStore, copied: Copied, *, replace: bool) -> None:
