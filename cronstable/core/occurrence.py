@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from cronstable.core.clock import EpochSeconds
 from cronstable.core.runs import RunKey
@@ -17,6 +18,7 @@ def occurrence_id(deployment: str, job: str, scheduled_at: EpochSeconds) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+@lru_cache(maxsize=16)
 def scheduled_at_text(scheduled_at: EpochSeconds | None) -> str:
     """T in RFC 3339, UTC, whole seconds (``2026-01-01T00:00:00Z``); empty for a run that has no T."""
     if scheduled_at is None:

@@ -32,16 +32,15 @@ class Exits:
     def _look(self) -> None:
         if self._epoll is None:
             return
-        ended = [pidfd for pidfd, _ in self._epoll.poll(0)]
-        calls = [self._calls.pop(pidfd) for pidfd in ended]
-        for pidfd in ended:
+        for pidfd, _ in self._epoll.poll(0):
+            call = self._calls.pop(pidfd)
             # A copy that a child of another thread still holds would keep a closed one in the epoll.
             self._epoll.unregister(pidfd)
             os.close(pidfd)
+            # One after the other: should one break, the rest is still there in the next turn of the loop.
+            call()
         if not self._calls:
             self._close(self._epoll)
-        for call in calls:
-            call()
 
     def _close(self, epoll: select.epoll) -> None:
         if self._loop is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,8 +27,11 @@ def refuse(_: int) -> int:
     raise OSError(errno.EMFILE, "Too many open files")
 
 
-@pytest.fixture(params=["no pidfd at all", "no descriptor left for one"])
-def threaded(request: pytest.FixtureRequest) -> PosixSpawner:
+@pytest.fixture(params=["no pidfd at all", "no descriptor left for one", "no descriptor left to watch it"])
+def threaded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PosixSpawner:
+    if request.param == "no descriptor left to watch it":
+        monkeypatch.setattr(select, "epoll", lambda: refuse(0))
+        return PosixSpawner()
     return PosixSpawner(pidfd_open=None if request.param == "no pidfd at all" else refuse)
 
 
