@@ -241,7 +241,7 @@ def test_leadership_moves_on_the_open_page_and_a_lost_node_comes_back(
     job = {"name": "a", "clusterPolicy": "Leader", "schedule": "* * * * * * *"}
     first = daemons(job, name="first", cluster={**shared, "nodeName": "first"})
     first.wait_until_ready()
-    page_of_first = open_page(first.url)
+    page_of_first = open_page(f"{first.url}#/cluster")
     expect(page_of_first.locator("#lead")).to_have_text("this node leads")
     second = daemons(job, name="second", cluster={**shared, "nodeName": "second"})
     second.wait_until_ready()
