@@ -21,8 +21,9 @@ IDLE_EXIT: Seconds = 10.0
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    run: Callable[[], None]
-    abandoned: bool = False
+    """``run`` None: nobody waits any more. What it held is let go, as it may stand behind calls that hang for days."""
+
+    run: Callable[[], None] | None
 
 
 class _Lane:
@@ -59,8 +60,11 @@ class _Lane:
                         continue
                     self._alive -= 1
                     return
-            if not call.abandoned:
-                call.run()
+            run = call.run
+            if run is not None:
+                run()
+            # Not until the next call comes: that may be long.
+            del call, run
 
 
 class ThreadLanes:
@@ -90,7 +94,7 @@ class ThreadLanes:
             with anyio.fail_after(timeout):
                 return await future
         finally:
-            entry.abandoned = True
+            entry.run = None
 
 
 def _post(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from functools import partial
 
 import anyio
 import pytest
@@ -74,3 +77,23 @@ async def test_many_calls_at_once_all_come_back() -> None:
         for n in range(200):
             tasks.start_soon(one, n)
     assert sorted(results) == [n * n for n in range(200)]
+
+
+async def test_a_call_that_waits_behind_hung_ones_is_forgotten_when_its_caller_gives_up() -> None:
+    """A mount may hang for days, and it is asked again and again meanwhile."""
+
+    class Payload:
+        pass
+
+    lanes, release = ThreadLanes(), threading.Event()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await lanes.run(lambda: release.wait(30), timeout=0.01, lane="mount")
+    payload = Payload()
+    held = weakref.ref(payload)
+    with pytest.raises(TimeoutError):
+        await lanes.run(partial(id, payload), timeout=0.01, lane="mount")
+    del payload
+    gc.collect()
+    assert held() is None
+    release.set()
