@@ -22,7 +22,10 @@ AS_FAR: Final = 1000
 FRESH: Final[Seconds] = 20.0
 """For how long what the store said of a job's last run counts as known, where other nodes can run it too."""
 READERS: Final = 8
-"""Jobs whose rows are read at the same time after the start."""
+"""Jobs whose rows are read at the same time after the start, where somebody waits for them or the store is far away.
+
+From a local disk it is work more than waiting, and one at a time costs little more than half the CPU of two.
+"""
 AGAIN: Final[Seconds] = 5.0
 """Between two looks at a store that did not answer."""
 
@@ -123,14 +126,16 @@ class RunHistory:
                 generation = opened
             jobs = self._jobs()
             gated = [job.name for job in jobs.values() if _gated(job)]
-            await self._recall([name for name in gated if self._keeper.shared or name not in self._known])
+            await self._recall([name for name in gated if self._keeper.shared or name not in self._known], READERS)
             self._settled.set()
-            await self._recall([name for name in jobs if name not in self._known])
+            await self._recall(
+                [name for name in jobs if name not in self._known], READERS if self._keeper.shared else 1
+            )
             for name in [name for name in self._last if name not in jobs]:
                 del self._last[name]
             await self._clock.sleep(AGAIN)
 
-    async def _recall(self, names: Sequence[str]) -> None:
+    async def _recall(self, names: Sequence[str], readers: int) -> None:
         started = self._clock.now().boot
         if not names:
             return
@@ -157,7 +162,7 @@ class RunHistory:
                     self._recalled(name, rows)
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(READERS):
+            for _ in range(readers):
                 tasks.start_soon(read)
         if found:
             self._log.info("state: the history of %d jobs in %.1f s", found, self._clock.now().boot - started)
