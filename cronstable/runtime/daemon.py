@@ -189,6 +189,8 @@ class Daemon:
             hostname=parts.hostname,
             pid=parts.pid,
         )
+        self.durable.inflight.on_adopted = self.guard.adopted
+        self.durable.inflight.on_gone = self.guard.gone
         self.shared = SharedWork(
             keeper=self.state,
             durable=self.durable,
@@ -310,7 +312,7 @@ class Daemon:
         self._log.info("stopping: no new runs, %d to finish", self.launcher.busy)
         self.launcher.stopping = True
         self.retries.stop()
-        self.durable.inflight.let_go()
+        self.durable.inflight.let_go(self.guard.guards)
         self._stop.set()
         self.scheduler.poke()
 

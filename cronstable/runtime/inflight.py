@@ -124,6 +124,8 @@ class InFlight:
         self._adopted: list[Flight] = []
         self._tasks: TaskGroup | None = None
         self._settled = anyio.Event()
+        self.on_adopted: Callable[[Job, LiveRun], None] = lambda job, run: None
+        self.on_gone: Callable[[str], None] = lambda run_id: None
 
     def bind(self, tasks: TaskGroup) -> None:
         """Say which task group survivors are watched in, and begin to look for them."""
@@ -196,10 +198,14 @@ class InFlight:
         """Whether a run of ``job`` lives on that a daemon before this one began."""
         return any(flight.job.name == job for flight in self._adopted)
 
-    def let_go(self) -> None:
-        """The daemon stops: what is not ours is not waited for, and the next daemon finds it again."""
+    def let_go(self, keep: Callable[[str], bool] = lambda run_id: False) -> None:
+        """The daemon stops: what is not ours is not waited for, and the next daemon finds it again.
+
+        ``keep``: run ids that are to be ended before the daemon does.
+        """
         for flight in tuple(self._adopted):
-            self._release(flight, None)
+            if not keep(flight.key.run_id):
+                self._release(flight, None)
 
     async def _run(self) -> None:
         generation = 0
@@ -286,9 +292,11 @@ class InFlight:
             return
         pid = left.process[0]
         self._log.warning("job %s: run %s of a daemon that died still lives (pid %d)", job.name, left.key.run_id, pid)
-        flight = self._launcher.adopt(job, LiveRun(left.key, pid, left.started_at))
+        run = LiveRun(left.key, pid, left.started_at)
+        flight = self._launcher.adopt(job, run)
         self._adopted.append(flight)
         self._tasks.start_soon(self._watch, flight, left)
+        self.on_adopted(job, run)
 
     async def _watch(self, flight: Flight, left: Left) -> None:
         limit = flight.job.options.execution_timeout
@@ -306,14 +314,17 @@ class InFlight:
             self._release(flight, self._lost(left, outcome))
 
     async def _end(self, flight: Flight, left: Left) -> None:
-        """SIGTERM to its group, then SIGKILL; as long as its process is seen to be the same one."""
-        pid = left.process[0]
-        end = self._clock.now().boot + flight.job.options.kill_timeout
-        if self._lives(left.process):
-            self._table.signal_group(pid, signal.SIGTERM)
-        while self._lives(left.process) and self._clock.now().boot < end:
-            await self._clock.sleep(LOOK_OFTEN)
-        if self._lives(left.process):
+        """SIGTERM to its group, then SIGKILL to what is left of it; nothing when its process is not seen to live."""
+        pid, grace = left.process[0], flight.cancellation.grace
+        if not self._lives(left.process):
+            return
+        patience = flight.job.options.kill_timeout
+        end = self._clock.now().boot + (patience if grace is None else min(grace, patience))
+        self._table.signal_group(pid, signal.SIGTERM)
+        while self._table.group_lives(pid) and self._clock.now().boot < end:
+            await self._clock.sleep(min(LOOK_OFTEN, max(0.001, end - self._clock.now().boot)))
+        # Looked at without a pause since its process was seen: as long as somebody is in it, it is the same group.
+        if self._table.group_lives(pid):
             self._table.signal_group(pid, signal.SIGKILL)
         while self._lives(left.process) and flight in self._adopted:
             await self._clock.sleep(LOOK_OFTEN)
@@ -321,3 +332,4 @@ class InFlight:
     def _release(self, flight: Flight, record: RunRecord | None) -> None:
         self._adopted.remove(flight)
         self._launcher.release(flight, record)
+        self.on_gone(flight.key.run_id)

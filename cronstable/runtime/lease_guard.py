@@ -19,6 +19,8 @@ from cronstable.runtime.launcher import Launcher
 LOOK_EVERY: Seconds = 1.0
 """While there is such a run: how often the deadline is looked at, which each renewal puts off."""
 IDLE: Seconds = 60.0
+ADOPTED: Seconds = 5.0
+"""A run of a daemon that died, whose lease nobody knows, is gone that soon unless this node turns out to lead."""
 FIRST: Seconds = 2.0
 """At an orderly stop: how long the lease is kept for runs that are killed before it is let go."""
 
@@ -75,10 +77,33 @@ class LeaseGuard:
         self._runs[run.key.run_id] = _Guarded(job, mode, self._deadline)
         self.poke()
 
+    def adopted(self, job: Job, run: LiveRun) -> None:
+        """The same for a run that lives on from a daemon which died: only the lease of this one can cover it now.
+
+        How long the other's is still good nobody can tell, so that the run does not wait for this node to win its own.
+        """
+        mode = on_lease_lost(job)
+        if mode is OnLeaseLost.CONTINUE or run.key.trigger is Trigger.MANUAL:
+            return
+        self._follow()
+        deadline = self._deadline
+        if deadline is None:
+            deadline = self._clock.now().boot + ADOPTED
+        self._runs[run.key.run_id] = _Guarded(job, mode, deadline)
+        self.poke()
+
+    def guards(self, run_id: str) -> bool:
+        """Whether the run has to be over before this daemon lets go of its lease."""
+        return self._cluster.elects and run_id in self._runs
+
+    def gone(self, run_id: str) -> None:
+        """A run that was adopted is over, or is looked at no more."""
+        if self._runs.pop(run_id, None) is not None:
+            self._over.set()
+
     def finished(self, job: Job, record: RunRecord) -> None:
         """It is over, in time."""
-        if self._runs.pop(record.key.run_id, None) is not None:
-            self._over.set()
+        self.gone(record.key.run_id)
 
     def poke(self) -> None:
         """Look again now: the leadership changed."""

@@ -17,6 +17,10 @@ class ProcessTable(Protocol):
         """A signal to the process group that this process leads; nothing when there is none."""
         ...
 
+    def group_lives(self, pid: int) -> bool:
+        """Whether anything of the process group is there that this process leads, or led."""
+        ...
+
 
 class ProcTable:
     """Linux, by /proc: the boot id of the machine and the tick at which the process started."""
@@ -46,3 +50,13 @@ class ProcTable:
             os.killpg(pid, number)
         except (ProcessLookupError, PermissionError):
             return
+
+    def group_lives(self, pid: int) -> bool:
+        """See ``ProcessTable.group_lives``. As long as somebody is in a group its id means no other."""
+        try:
+            os.killpg(pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True

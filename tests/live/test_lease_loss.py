@@ -104,3 +104,25 @@ def test_a_run_to_be_killed_is_gone_before_an_orderly_stop_lets_another_node_lea
     fleet.wait_for_leader(30, other_than=old)
     assert not group_lives(first)
     assert old.wait(30) == 0
+
+
+@pytest.mark.usefixtures("no_survivors")
+def test_what_a_killed_daemon_left_running_is_ended_by_the_next_one_which_does_not_lead(
+    make_fleet: Callable[..., Any], tmp_path: Path, waiting: Wait
+) -> None:
+    fleet = make_fleet(2, jobs=f"{jobs_in(tmp_path, ('kill', 'continue'))}state:\n  path: {tmp_path / 'state'}\n")
+    fleet.start()
+    fleet.wait_until_whole()
+    old = fleet.wait_for_leader(30)
+    waiting(lambda: begun(tmp_path, "kill") and begun(tmp_path, "continue"), 60, "the jobs")
+    killed, left = (int((tmp_path / f"{mode}.pid").read_text()) for mode in ("kill", "continue"))
+    waiting(lambda: any((tmp_path / "state").rglob("*inflight*")), 60, "the record of what runs")
+    old.send(signal.SIGKILL)
+    old.wait(30)
+    fleet.wait_for_leader(60, other_than=old)
+    assert group_lives(killed)
+    assert group_lives(left)
+    old.start()
+    waiting(lambda: not group_lives(killed), 60, "the end of the survivor")
+    assert group_lives(left)
+    os.killpg(left, signal.SIGKILL)

@@ -48,6 +48,8 @@ class Machine:
         self.marks: dict[int, str] = {}
         self.signals: list[tuple[int, int]] = []
         self.deaf = False
+        self.children: set[int] = set()
+        """Leaders of groups in which somebody is left who heeds no SIGTERM."""
         self._ids = itertools.count(100 if boot == "boot" else 5000)
 
     def spawn(self) -> int:
@@ -62,6 +64,11 @@ class Machine:
         self.signals.append((pid, number))
         if number == 9 or not self.deaf:
             self.marks.pop(pid, None)
+        if number == 9:
+            self.children.discard(pid)
+
+    def group_lives(self, pid: int) -> bool:
+        return pid in self.marks or pid in self.children
 
 
 class Store(MemoryStateStore):
@@ -144,12 +151,14 @@ def live(
     scene: Callable[[World], Awaitable[None]],
     hostname: str = "host",
     topology: Topology = Topology.SINGLE_NODE,
+    listen: Callable[[World], None] = lambda world: None,
 ) -> World:
     """A daemon's life, at the end of which it is killed: nothing is flushed that was not written yet."""
 
     async def main() -> World:
         world = World(contents, machine, jobs, hostname)
         world.store.topology = topology
+        listen(world)
         async with anyio.create_task_group() as tasks:
             world.launcher.bind(tasks)
             tasks.start_soon(world.keeper.run)
@@ -247,6 +256,44 @@ def test_replace_ends_a_survivor_and_takes_its_place(deaf: bool) -> None:
 
     live(contents, machine, [one], after)
     assert [number for _, number in machine.signals] == ([15, 9] if deaf else [15])
+
+
+def test_of_a_survivor_that_is_ended_no_child_is_left_and_the_time_given_counts() -> None:
+    contents, machine, one = Contents(), Machine(), job()
+    live(contents, machine, [one], die_during_a_run)
+
+    async def after(world: World) -> None:
+        (run,) = world.launcher.live()["a"]
+        machine.children.add(run.pid)
+        since = world.clock.now().boot
+        world.launcher.end("a", run.key.run_id, "the lease is lost", grace=2.0)
+        await until(lambda: not world.launcher.busy, within=10)
+        assert not machine.group_lives(run.pid)
+        assert 2.0 <= world.clock.now().boot - since < 4.0
+
+    live(contents, machine, [one], after)
+    assert [number for _, number in machine.signals] == [15, 9]
+
+
+def test_whoever_minds_leases_is_told_of_a_survivor_and_of_its_end() -> None:
+    contents, machine, one = Contents(), Machine(), job()
+    live(contents, machine, [one], die_during_a_run)
+    told: list[str] = []
+
+    async def after(world: World) -> None:
+        (run,) = world.launcher.live()["a"]
+        assert told == [f"adopted {run.key.run_id}"]
+        world.inflight.let_go(lambda run_id: run_id == run.key.run_id)
+        assert world.launcher.busy == 1
+        machine.marks = {world.pid: machine.marks[world.pid]}
+        await until(lambda: not world.launcher.busy, within=5)
+        assert told[1:] == [f"gone {run.key.run_id}"]
+
+    def listen(world: World) -> None:
+        world.inflight.on_adopted = lambda job, run: told.append(f"adopted {run.key.run_id}")
+        world.inflight.on_gone = lambda run_id: told.append(f"gone {run_id}")
+
+    live(contents, machine, [one], after, listen=listen)
 
 
 def test_a_survivor_does_not_outlive_its_execution_timeout() -> None:
@@ -369,11 +416,13 @@ def test_a_process_is_known_by_its_start_and_a_zombie_is_gone() -> None:
     mark = table.mark(child.pid)
     assert mark is not None
     assert mark != own
+    assert table.group_lives(child.pid)
     table.signal_group(child.pid, 9)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert table.mark(child.pid) is None
     child.wait()
     assert table.mark(child.pid) is None
+    assert not table.group_lives(child.pid)
     table.signal_group(child.pid, 9)
 
 

@@ -93,6 +93,13 @@ class World:
         self.guard.started(one, LiveRun(RunKey("run", "a", 0, 0, trigger), 1, 0.0))
         return one
 
+    def adopt(self, mode: str = "kill") -> None:
+        """A run of a daemon that died is found."""
+        raw = MappingProxyType({"onLeaseLost": mode})
+        options = JobOptions(raw=raw, cluster_policy=ClusterPolicy.LEADER, kill_timeout=30.0)
+        one = Job("a", "true", Schedule.parse("* * * * *", job_name="a", zone=UTC), options)
+        self.guard.adopted(one, LiveRun(RunKey("run", "a", 0, 0, Trigger.SCHEDULE), 1, 0.0))
+
     def finish(self, job: Job) -> None:
         record = RunRecord(RunKey("run", "a", 0), Outcome.SUCCESS, 0, 0.0, 1.0, 1.0)
         self.guard.finished(job, record)
@@ -259,3 +266,51 @@ def test_an_orderly_stop_does_not_wait_for_the_told_nor_for_the_unkillable() -> 
         assert world.age == pytest.approx(2)
 
     assert [e.grace for e in play(scene).endings] == [None, 0.0]
+
+
+@pytest.mark.parametrize(("mode", "grace"), [("kill", 0.0), ("term", 4.5)])
+def test_a_survivor_on_a_node_that_does_not_lead_is_ended_at_once(mode: str, grace: float) -> None:
+    async def scene(world: World) -> None:
+        world.lose()
+        world.adopt(mode)
+        await anyio.sleep(10)
+
+    (ended,) = (world := play(scene)).endings
+    assert ended.at - world.born < 0.1
+    assert ended.grace == pytest.approx(grace, abs=0.01)
+
+
+def test_a_survivor_whose_node_has_no_view_yet_is_gone_within_seconds() -> None:
+    async def scene(world: World) -> None:
+        world.answer = None
+        world.adopt()
+        await anyio.sleep(10)
+
+    (ended,) = (world := play(scene)).endings
+    assert 4.0 < ended.at - world.born <= 5.0
+
+
+def test_a_survivor_on_a_node_that_leads_goes_on_until_that_lease_is_lost() -> None:
+    async def scene(world: World) -> None:
+        world.adopt()
+        for _ in range(5):
+            await anyio.sleep(5)
+            world.renew()
+        assert world.endings == []
+        assert world.guard.guards("run")
+        world.lose()
+        await anyio.sleep(1)
+        world.guard.gone("run")
+        assert not world.guard.guards("run")
+
+    (ended,) = (world := play(scene)).endings
+    assert 25.0 <= ended.at - world.born < 25.1
+
+
+def test_a_survivor_whose_job_says_continue_is_left_alone() -> None:
+    async def scene(world: World) -> None:
+        world.lose()
+        world.adopt("continue")
+        await anyio.sleep(60)
+
+    assert play(scene).endings == []
