@@ -33,7 +33,7 @@ export class Api extends EventTarget {
     const kept = this.#kept.get(path);
     const answer = await this.#ask("GET", path, kept ? { "If-None-Match": kept.etag } : {});
     if (answer.status === 304) return kept.body;
-    const body = await answer.json();
+    const body = await whole(answer);
     const etag = answer.headers.get("ETag");
     if (etag) this.#kept.set(path, { etag, body });
     return body;
@@ -43,7 +43,7 @@ export class Api extends EventTarget {
   async post(path, body = null) {
     const headers = body === null ? {} : { "Content-Type": "application/json" };
     const answer = await this.#ask("POST", path, headers, body === null ? null : JSON.stringify(body));
-    return answer.json();
+    return whole(answer);
   }
 
   /** Follow a stream until `signal` ends it, across lost connections; `hear` gets {event, data, id}.
@@ -84,13 +84,26 @@ export class Api extends EventTarget {
     try {
       answer = await fetch(new URL(path, this.#base), { method, headers: all, body, signal, cache: "no-store", credentials: "same-origin" });
     } catch (error) {
-      throw new Refusal(0, error.name === "TimeoutError" ? "the node does not answer" : "the node cannot be reached");
+      throw lost(error);
     }
     if (answer.ok || answer.status === 304) return answer;
     const said = await answer.json().catch(() => ({}));
     if (answer.status === 401) this.dispatchEvent(new Event("unauthorized"));
     throw new Refusal(answer.status, typeof said.error === "string" ? said.error : `status ${answer.status}`);
   }
+}
+
+/** The JSON of an answer, whose end may be lost like its beginning. */
+async function whole(answer) {
+  try {
+    return await answer.json();
+  } catch (error) {
+    throw lost(error);
+  }
+}
+
+function lost(error) {
+  return new Refusal(0, error.name === "TimeoutError" ? "the node does not answer" : "the node cannot be reached");
 }
 
 /** The messages of a text/event-stream (HTML standard, 9.2.6), and `ping` for a comment. */
