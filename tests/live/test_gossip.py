@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -547,4 +549,80 @@ def test_three_grow_to_five_and_double_nothing_and_the_fifth_is_shut_out_when_it
     assert "expired" in of.shown(0, "peers")[3]["last_error"]
     assert not of.shown(4, "quorate")
     assert fleet.leaders() == [fleet.nodes[0]]
+    assert duplicates(fleet) == []
+
+
+SLOW = 2.0
+"""Seconds: an interval that leaves a busy machine time to notice within it."""
+SHARED = (
+    "  - name: NAME\n"
+    "    command: 'echo \"NAME $CRONSTABLE_SCHEDULED_AT $(date +%s.%N)\" >> STAMPS'\n"
+    '    schedule: "* * * * * * *"\n'
+    "    clusterPolicy: Leader\n"
+)
+
+
+def longest_gaps(fleet: Fleet) -> dict[str, float]:
+    """For each job of ``SHARED``, the most seconds in a row without a run of it."""
+    found: dict[str, float] = {}
+    for name in sorted({job for job, _, _ in fleet.occurrences()}):
+        times = sorted({datetime.fromisoformat(at).timestamp() for job, at, _ in fleet.occurrences() if job == name})
+        found[name] = max(after - before for before, after in pairwise(times)) - 1
+    return found
+
+
+def test_restarts_in_any_order_leave_no_shared_job_without_an_owner_for_two_intervals(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait, rounds: int
+) -> None:
+    mesh = make_mesh()
+
+    def spread(i: int) -> str:
+        keys = mesh.cluster_of(i).replace(f"interval: {INTERVAL:g}\n", f"interval: {SLOW:g}\n")
+        return f"{keys}  distribution: spread\n"
+
+    jobs = [f"shared-{number}" for number in range(4)]
+    fleet = make_fleet(backend_of=spread, jobs="".join(SHARED.replace("NAME", name) for name in jobs))
+
+    def connected() -> bool:
+        views = [node.cluster() for node in fleet.nodes]
+        return all(
+            v and v.get("quorate") and [p["status"] for p in v.get("peers", [])] == ["agreed", "agreed"] for v in views
+        )
+
+    fleet.start()
+    waiting(connected, 60, "all to agree")
+    waiting(lambda: {job for job, _, _ in fleet.occurrences()} == set(jobs), 30, "each job to run")
+    order = random.Random(5)
+    for _ in range(10 if rounds <= 2 else 10 * rounds):
+        node = order.choice(fleet.nodes)
+        node.send(order.choice((signal.SIGKILL, signal.SIGTERM)))
+        node.wait(20)
+        node.start()
+        waiting(connected, 60, "all to agree again")
+    gaps = longest_gaps(fleet)
+    assert sorted(gaps) == jobs
+    print(f"the longest gaps, in seconds: {gaps}")
+    assert {name: gap for name, gap in gaps.items() if gap > 2 * SLOW + SLACK} == {}
+
+
+def test_a_stranger_with_papers_at_a_members_address_is_a_new_member_and_leads_only_alone(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait
+) -> None:
+    mesh = make_mesh()
+    fleet = make_fleet(backend_of=mesh.cluster_of)
+    fleet.start()
+    settle(fleet, waiting)
+    place = fleet.nodes[2]
+    before = place.config.read_text()
+    for text, leader in ((before.replace("nodeName: node-c", "nodeName: node-0"), place), (before, fleet.nodes[0])):
+        place.send(signal.SIGKILL)
+        place.wait(10)
+        mesh.papers.issue("node-c")
+        place.config.write_text(text)
+        place.start()
+        waiting(lambda leader=leader: fleet.leaders() == [leader], 60, "the first name to lead")  # type: ignore[misc]
+        fleet.wait_until_whole()
+        count = len(fleet.occurrences())
+        waiting(lambda count=count: len(fleet.occurrences()) > count + 1, 30, "the job to go on")  # type: ignore[misc]
+    assert fleet.two_leaders_at() == []
     assert duplicates(fleet) == []

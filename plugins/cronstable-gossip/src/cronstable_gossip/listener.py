@@ -24,6 +24,8 @@ MOST_CONNECTIONS: Final = 256
 GOODBYE: Final[Seconds] = 1.0
 """How long answers that are being sent may take once the listener closes."""
 
+_AS_WRITTEN: Final = socket.AI_PASSIVE | socket.AI_NUMERICHOST
+
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -148,9 +150,13 @@ class _Refused(asyncio.Protocol):
 async def _bind(address: Address) -> list[socket.socket]:
     """One listening socket for each address that the host of ``address`` stands for."""
     host = None if address.host in ("", "*") else address.host
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    try:
+        # An address needs nobody to look it up, and the loop no thread for it, which would stay for good.
+        found = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM, flags=_AS_WRITTEN)
+    except socket.gaierror:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, where in dict.fromkeys(found):
