@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +11,7 @@ import anyio
 import pytest
 
 from cronstable.api import OpCount, Outcome, RunKey, RunRecord, StateStatus, StoreInfo, Topology
-from cronstable.builtin.web.node import Group, Usage, cpu_percent, read_group
+from cronstable.builtin.web.node import Group, Machine, Usage, cpu_percent, read_group, read_proc
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +48,26 @@ def test_a_group_without_limits_or_with_broken_files_has_none(host: Any) -> None
         "/sys/fs/cgroup/memory.max": "max\n",
     }
     assert read_group(host.fs) == Group()
+
+
+PROC = {
+    "/proc/stat": "cpu  100 20 30 4000 500 6 7 8 90 9\ncpu0 1 2 3 4 5 6 7 8 9 0\n",
+    "/proc/meminfo": "MemTotal:  1000 kB\nMemFree:  1 kB\nMemAvailable:  400 kB\nHugePages_Total: 0\n",
+    "/proc/self/stat": "7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 120 30 0 0 20 0 5 0 99 1000000 2000 18446744073",
+}
+
+
+def test_linux_says_in_files_how_loaded_it_is(host: Any) -> None:
+    host.fs.texts |= PROC
+    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    assert read_proc(host.fs) == Machine(171 / tick, 600 * 1024, 1000 * 1024, 150 / tick, 2000 * page, 5)
+
+
+@pytest.mark.parametrize("path", list(PROC))
+@pytest.mark.parametrize("text", ["", "cpu 1 2\n", "MemTotal: many kB\n"])
+def test_where_a_file_says_something_else_another_is_asked(host: Any, path: str, text: str) -> None:
+    host.fs.texts |= {**PROC, path: text}
+    assert read_proc(host.fs) is None
 
 
 def test_the_share_of_the_processors_is_between_two_looks_of_one_kind() -> None:
