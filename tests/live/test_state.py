@@ -291,6 +291,13 @@ def test_permissions_that_are_taken_away_cost_nothing_that_was_written_and_no_ru
     (records / "runs%2Ftick").chmod(0o700)
     daemon.until(lambda: len(kept("runs%2Ftick")) > len(before), "rows again")
     assert before.items() <= kept("runs%2Ftick").items()
+
+    # One record alone costs one row of what is shown, and only while it cannot be read.
+    victim = max(records.glob("runs%2Ftick/*.json"))
+    victim.chmod(0)
+    daemon.until(lambda: daemon.outcomes("tick") and "cannot be read: Permission denied" in daemon.text(), "the gap")
+    assert looks("error") is None
+    victim.chmod(0o600)
     daemon.stop()
     assert "Traceback" not in daemon.text()
     times = moments(stamps)
