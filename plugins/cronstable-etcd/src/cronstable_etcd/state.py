@@ -188,12 +188,17 @@ class EtcdStateStore:
     async def trim(self, stream: str, keep: int) -> None:
         """See ``StateStore.trim``."""
         first, stop = self._layout.records_of(stream)
+        at_once = 1
         while True:
             # Counted and listed at one revision: what is surplus then is so for ever.
             answer = await self._client.transact(
-                (), (wire.count(first, stop), wire.scan(first, stop, limit=NAMES_AT_ONCE, bare=True))
+                (), (wire.count(first, stop), wire.scan(first, stop, limit=at_once, bare=True))
             )
             surplus = answer.counts[0] - max(keep, 0)
+            if at_once == 1 and surplus > 1:
+                # Most often there is nothing to drop: a thousand names are asked for only where there is.
+                at_once = min(NAMES_AT_ONCE, surplus)
+                continue
             keys = [record.key for record in answer.found[1]][: max(0, surplus)]
             if surplus <= len(keys) and keep <= 0:
                 await self._drop(stream)
