@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cronstable.core.claim_records import may_be_record
     from cronstable.core.clock import Clock, EpochSeconds, Instant, Seconds
     from cronstable.core.decision import Decision, DecisionRecord, Reason, Verdict
     from cronstable.core.events import (
@@ -277,11 +278,13 @@ __all__ = [
     "elect_leader",
     "hookimpl",
     "hrw_owner",
+    "may_be_record",
     "quorum_size",
     "template_variables",
 ]
 
 _HOMES = {
+    "cronstable.core.claim_records": "may_be_record",
     "cronstable.core.clock": "Clock EpochSeconds Instant Seconds",
     "cronstable.core.decision": "Decision DecisionRecord Reason Verdict",
     "cronstable.core.events": "Decided Event LeaderChanged QuorumChanged Reloaded RunFinished RunStarted",

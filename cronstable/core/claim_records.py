@@ -18,6 +18,19 @@ class Damaged(ValueError):
     """Bytes that are no record of this version."""
 
 
+def may_be_record(data: bytes) -> bool:
+    """Whether these bytes may be a record of this version or of a later one; whatever may be, is never put aside.
+
+    What no version ever gives up, so that an older one can tell: a record is an object of JSON that says its version,
+    and stands as it is where the store keeps one value for each record.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "v" in document
+
+
 def encode(record: Record) -> bytes:
     """The one spelling of ``record``: equal records have equal bytes."""
     head = record.head

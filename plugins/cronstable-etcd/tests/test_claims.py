@@ -225,12 +225,52 @@ def test_a_damaged_low_mark_stops_the_claims_and_is_named(told: Any, value: byte
     told(story)
 
 
-def test_a_key_that_is_no_record_is_named(told: Any) -> None:
+STRAYS = (b"0", b"0000000000011", b"1000", b"99999999999999")
+"""Before, among and after the records."""
+
+
+def test_keys_that_can_be_no_records_are_put_aside_and_named(told: Any) -> None:
     async def story(etcd: Any, a: Any) -> None:
         grant = await a.win()
-        await a.store.append(grant, 1, RECORD)
-        etcd.put_by_hand(LEADER + b"/log/1000", b"x")
-        with pytest.raises(StoreUnavailable, match="cronstable/leader/log/1000 is no record of the claim log"):
+        for number in (1, 2):
+            await a.store.append(grant, number, RECORD)
+        for name, value in zip(STRAYS, (b"x", b"", b"[7]", b"\xff"), strict=True):
+            etcd.put_by_hand(LEADER + b"/log/" + name, value)
+        for _ in range(2):
+            span = await a.store.span()
+            assert (span.first, span.last) == (1, 2)
+            assert [await a.store.read(number) for number in (1, 2, 3)] == [RECORD, RECORD, None]
+        assert isinstance(await a.store.append(grant, 3, OTHER), Won)
+        for name in STRAYS:
+            assert len(a.host.logged(f"/log/{name.decode()} is no record of the claim log")) == 1
+
+    told(story)
+
+
+@pytest.mark.parametrize("name", STRAYS)
+def test_a_key_that_may_be_a_record_of_a_newer_version_stops_the_claims_and_is_named(told: Any, name: bytes) -> None:
+    async def story(etcd: Any, a: Any) -> None:
+        grant = await a.win()
+        for number in (1, 2):
+            await a.store.append(grant, number, RECORD)
+        etcd.put_by_hand(LEADER + b"/log/" + name, b'{"v":7,"claims":[]}')
+
+        async def open_term() -> None:
+            await a.store.span()
+            await a.store.read(1)
+
+        with pytest.raises(StoreUnavailable, match=f"log/{name.decode()} may be a record of the claim log"):
+            await open_term()
+
+    told(story)
+
+
+def test_a_log_among_too_many_foreign_keys_stops_the_claims(told: Any) -> None:
+    async def story(etcd: Any, a: Any) -> None:
+        await a.win()
+        for number in range(30):
+            etcd.put_by_hand(LEADER + b"/log/7%d" % number, b"x")
+        with pytest.raises(StoreUnavailable, match="too many keys below the etcd key cronstable/leader/log/"):
             await a.store.span()
 
     told(story)

@@ -233,10 +233,30 @@ def test_a_directory_in_the_place_of_a_record_is_a_damaged_record(share: Any, ru
 
 def test_names_that_are_no_numbers_are_no_records(share: Any, run: Any) -> None:
     case = Case(share, run)
-    for name in ("\u00b2" * 12, "00000000001x", ".nfs00000001", "1000"):
+    for name in ("\u00b2" * 12, "\u0661" * 12, "00000000001x", ".nfs00000001", "1000", "7.tmp"):
         with open(os.path.join(case.a.layout.claims, name), "wb"):
             pass
     assert run(case.b.store.span()).last == 1
+    assert len(case.b.host.logged("1000 is no record of the claim log")) == 1
+    assert case.b.host.logged("7.tmp") == []
+
+
+@pytest.mark.parametrize("name", ["1000", "0000000000002"])
+def test_a_file_that_may_be_a_record_of_a_newer_version_stops_the_claims(share: Any, run: Any, name: str) -> None:
+    case = Case(share, run)
+    with open(os.path.join(case.a.layout.claims, name), "wb") as file:
+        file.write(b'{"v":7,"claims":[]}')
+    with pytest.raises(StoreUnavailable, match="may be a record of the claim log"):
+        run(case.b.store.span())
+
+
+def test_a_log_among_too_many_foreign_files_stops_the_claims(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    for number in range(30):
+        with open(os.path.join(case.a.layout.claims, f"7{number}"), "wb"):
+            pass
+    with pytest.raises(StoreUnavailable, match="too many files here are no records"):
+        run(case.b.store.span())
 
 
 def test_a_directory_among_the_entries_blocks_nobody(share: Any, run: Any) -> None:

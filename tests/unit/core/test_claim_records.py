@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cronstable.core.claim_records import Damaged, apply, decode, encode, lowest
+from cronstable.core.claim_records import Damaged, apply, decode, encode, lowest, may_be_record
 from cronstable.core.claim_values import Head, Known, Ledger, MarkState, Record, Skip, Start
 
 whole = st.integers(0, 2**40)
@@ -100,3 +100,13 @@ def test_a_new_claim_of_the_same_attempt_takes_the_old_run_id_away() -> None:
     first, second = Record(head(1), (Start("a", 100),)), Record(head(2), (Start("a", 100),))
     ledger = apply(apply(Ledger(), 1, first), 2, second)
     assert set(ledger.unstarted) == {second.run_id(0)}
+
+
+@given(records)
+def test_whatever_is_a_record_may_be_one(record: Record) -> None:
+    assert may_be_record(encode(record))
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"[7]", b"7", b"{}", b"\xff", b"[" * 100_000])
+def test_what_says_no_version_is_a_record_of_none(data: bytes) -> None:
+    assert not may_be_record(data)

@@ -6,10 +6,10 @@ was trimmed stands beside it, and an append compares that it has not moved: a nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from cronstable.api import Appended, Fenced, Span, StoreUnavailable, Taken, Won
+from cronstable.api import Appended, Fenced, Span, StoreUnavailable, Taken, Won, may_be_record
 from cronstable_etcd import wire
 from cronstable_etcd.record import Bond, Keys
 from cronstable_etcd.wire import KeyValue, Transact
@@ -22,16 +22,25 @@ TRIM: Final = 1000
 AHEAD: Final = 64
 """Records read at once: a new term reads them all, one number after the other, while nobody starts anything."""
 
+STRAYS: Final = 20
+"""Keys among the records that are put aside before somebody has to clean up."""
+
 TRIES: Final = 3
 """Transactions in one call: only a trim of an earlier term can come between."""
 
 
 class ClaimShelf:
-    """The records of one election. All methods raise ``StoreUnavailable``."""
+    """The records of one election. All methods raise ``StoreUnavailable``. ``warn``: an operator should read this.
 
-    def __init__(self, keys: Keys, transact: Transact) -> None:
+    A key among the records whose name no record has is put aside when its value can be no record either, by any
+    version. If it may be one, of a newer version or moved by hand, nobody may claim past it.
+    """
+
+    def __init__(self, keys: Keys, transact: Transact, warn: Callable[[str], None]) -> None:
         self._keys = keys
         self._transact = transact
+        self._warn = warn
+        self._aside: set[bytes] = set()
         self._low = (0, 0)
         """Mod revision of the low mark as it was seen last, and the lowest number that was not trimmed away."""
         self._ahead: dict[int, bytes] = {}
@@ -63,30 +72,46 @@ class ClaimShelf:
         if found is not None:
             return found
         answer = await self._transact((), (wire.scan(self._key(number), self._key(number + AHEAD)),))
-        self._ahead = {self._number(record.key): record.value for record in answer.found[0]}
+        self._ahead = {}
+        for record in answer.found[0]:
+            found_number = self._number(record.key)
+            if found_number is None:
+                self._put_aside(record)
+            else:
+                self._ahead[found_number] = record.value
         return self._ahead.pop(number, None)
 
     async def span(self) -> Span:
         """Where the log begins and ends, at one revision."""
         self._ahead = {}
         # What begins with no digit is somebody's note, and no record.
-        start, end = self._key(0), self._keys.log + b":"
-        answer = await self._transact(
-            (),
-            (
-                wire.scan(start, end, limit=1, bare=True),
-                wire.scan(start, end, limit=1, bare=True, newest_first=True),
-                wire.get(self._keys.low),
-            ),
-        )
-        first, last, low = map(_only, answer.found)
-        self._note_low(low)
-        lowest = self._low[1]
-        if first is None or last is None:
-            # A log of which nothing is left but how far it was trimmed: the next number is not free to choose.
-            return Span(lowest, max(0, lowest - 1), answer.at)
-        # Keys that were copied back are older than the mark, and numbers below it are not free either.
-        return Span(max(lowest, self._number(first.key)), max(lowest - 1, self._number(last.key)), answer.at)
+        start, end = self._keys.log + b"0", self._keys.log + b":"
+        for _ in range(STRAYS):
+            answer = await self._transact(
+                (),
+                (
+                    wire.scan(start, end, limit=1, bare=True),
+                    wire.scan(start, end, limit=1, bare=True, newest_first=True),
+                    wire.get(self._keys.low),
+                ),
+            )
+            first, last, low = map(_only, answer.found)
+            self._note_low(low)
+            lowest = self._low[1]
+            if first is None or last is None:
+                # A log of which nothing is left but how far it was trimmed: the next number is not free to choose.
+                return Span(lowest, max(0, lowest - 1), answer.at)
+            begins, ends = self._number(first.key), self._number(last.key)
+            if begins is not None and ends is not None:
+                # Keys that were copied back are older than the mark, and numbers below it are not free either.
+                return Span(max(lowest, begins), max(lowest - 1, ends), answer.at)
+            if ends is None:
+                await self._look_at(last.key)
+                end = last.key
+            else:
+                await self._look_at(first.key)
+                start = first.key + b"\0"
+        raise StoreUnavailable(f"too many keys below {_shown(self._keys.log)} are no records: delete them")
 
     async def trim(self, bond: Bond, first: int) -> None:
         """Remove records below ``first``, the oldest first and some at a time, while the term of ``bond`` holds."""
@@ -115,11 +140,25 @@ class ClaimShelf:
     def _key(self, number: int) -> bytes:
         return self._keys.log + b"%0*d" % (DIGITS, number)
 
-    def _number(self, key: bytes) -> int:
+    def _number(self, key: bytes) -> int | None:
         digits = key.removeprefix(self._keys.log)
-        if len(digits) != DIGITS or not digits.isdigit():
-            raise StoreUnavailable(f"{_shown(key)} is no record of the claim log: delete the key")
-        return int(digits)
+        return int(digits) if len(digits) == DIGITS and digits.isdigit() else None
+
+    async def _look_at(self, key: bytes) -> None:
+        (found,) = (await self._transact((), (wire.get(key),))).found
+        for stray in found:
+            self._put_aside(stray)
+
+    def _put_aside(self, stray: KeyValue) -> None:
+        """Go on without it, unless it may be a record."""
+        if may_be_record(stray.value):
+            raise StoreUnavailable(
+                f"{_shown(stray.key)} may be a record of the claim log, but no version that this one knows has such a "
+                "name: update this node if others run a newer version, else delete the key"
+            )
+        if stray.key not in self._aside and len(self._aside) < STRAYS:
+            self._aside.add(stray.key)
+            self._warn(f"{_shown(stray.key)} is no record of the claim log and is left aside: delete the key")
 
     async def _look_low(self) -> int:
         (found,) = (await self._transact((), (wire.get(self._keys.low),))).found

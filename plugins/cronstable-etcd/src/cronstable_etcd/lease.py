@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import anyio
@@ -55,7 +56,7 @@ class EtcdLeaseStore:
         self._ttl = ttl
         self._watch = watch
         self._shelf = RebootShelf(self._keys, self._client.transact)
-        self._claims = ClaimShelf(self._keys, self._client.transact)
+        self._claims = ClaimShelf(self._keys, self._client.transact, partial(host.log.warning, "cluster: %s"))
         self._entries = EntryShelf(host, self._client, self._keys, ENTRY_TTLS * ttl)
         self._highest = 0
         self._lease = 0

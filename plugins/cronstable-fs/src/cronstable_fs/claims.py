@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os.path
+from collections.abc import Callable
 from typing import Final
 
-from cronstable.api import Appended, FileSystem, Full, Span, Taken, Won
+from cronstable.api import Appended, FileSystem, Full, Span, Taken, Won, may_be_record
 from cronstable_fs import disk
 from cronstable_fs.layout import Layout
 from cronstable_fs.record import MAX_BYTES
@@ -21,6 +22,8 @@ LOW: Final = "low"
 DIGITS: Final = 12
 TRIM: Final = 200
 """Records removed by one trim."""
+STRAYS: Final = 20
+"""Files among the records that are put aside before somebody has to clean up."""
 STALE_ENTRY: Final = 86_400.0
 """Seconds after which the entry of a process that is gone is removed by whoever writes its own."""
 
@@ -28,11 +31,18 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class ClaimShelf:
-    """The records and the entries of one lease. Blocking: for threads only. All methods raise ``OSError``."""
+    """The records and the entries of one lease. Blocking: for threads only. All methods raise ``OSError``.
 
-    def __init__(self, fs: FileSystem, layout: Layout) -> None:
+    A file among the records whose name begins with a digit and is none of a record is put aside when its content can
+    be no record either, by any version. If it may be one, of a newer version or moved by hand, nobody may claim past
+    it. ``warn``: an operator should read this.
+    """
+
+    def __init__(self, fs: FileSystem, layout: Layout, warn: Callable[[str], None] = lambda text: None) -> None:
         self._fs = fs
         self._layout = layout
+        self._warn = warn
+        self._aside: set[str] = set()
 
     # -- records
 
@@ -66,6 +76,7 @@ class ClaimShelf:
         disk.create_file(self._fs, path, b"")
         try:
             at = self._fs.mtime(path)
+            self._put_aside()
             numbers, low = self._numbers(), self.low()
         finally:
             disk.unlink_quietly(self._fs, path)
@@ -101,7 +112,24 @@ class ClaimShelf:
             disk.unlink_quietly(self._fs, self._path(number))
 
     def _numbers(self) -> list[int]:
-        return [int(name) for name in self._fs.listdir(self._layout.claims) if len(name) == DIGITS and name.isdecimal()]
+        return [int(name) for name in self._fs.listdir(self._layout.claims) if _is_number(name)]
+
+    def _put_aside(self) -> None:
+        """Go on without what has no record's name, unless it may be a record."""
+        strays = [name for name in self._fs.listdir(self._layout.claims) if _is_stray(name)]
+        for name in sorted(strays)[:STRAYS]:
+            path = os.path.join(self._layout.claims, name)
+            if may_be_record(self._content(path) or b""):
+                why = (
+                    "this may be a record of the claim log, but no version that this one knows has such a name: update "
+                    "this node if others run a newer version, else move the file away"
+                )
+                raise OSError(errno.EBADMSG, why, path)
+            if name not in self._aside:
+                self._aside.add(name)
+                self._warn(f"{path} is no record of the claim log and is left aside: remove it")
+        if len(strays) > STRAYS:
+            raise OSError(errno.EBADMSG, "too many files here are no records: remove them", self._layout.claims)
 
     def _path(self, number: int) -> str:
         return os.path.join(self._layout.claims, f"{number:0{DIGITS}d}")
@@ -142,3 +170,12 @@ class ClaimShelf:
             return disk.read_file(self._fs, path, MAX_BYTES)
         except IsADirectoryError:
             return b""
+
+
+def _is_number(name: str) -> bool:
+    return len(name) == DIGITS and name.isascii() and name.isdecimal()
+
+
+def _is_stray(name: str) -> bool:
+    """A name that one who numbers records may have given; a temporary file is on its way to a name."""
+    return name[:1].isdecimal() and not _is_number(name) and not name.endswith(".tmp")

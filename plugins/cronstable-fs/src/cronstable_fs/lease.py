@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar, assert_never
 
 from cronstable.api import (
@@ -65,7 +66,7 @@ class FilesystemLeaseStore:
             host, layout.root, directories, op_timeout=op_timeout, lane=LANE, platform=platform
         )
         self._shelf = RebootShelf(host.fs, layout)
-        self._claims = ClaimShelf(host.fs, layout)
+        self._claims = ClaimShelf(host.fs, layout, partial(host.log.warning, "cluster: %s"))
         self._entry = host.ids.token(6)
         self._prune_due = False
         self._lost: tuple[str, int] | None = None
