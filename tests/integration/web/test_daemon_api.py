@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -156,3 +157,43 @@ def test_sigterm_ends_the_daemon_at_once_although_a_client_holds_its_connection(
     one.process.terminate()
     assert one.process.wait(20) == 0
     assert not [line for line in one.log if "did not stop" in line or "Traceback" in line]
+
+
+READERS = 200
+WRITTEN = 3_000_000
+MOST_EACH = 512 * 1024
+"""Bytes of memory that a reader may cost: what waits for it, what is being sent, and what Python adds to both."""
+
+
+def peak(daemon: Daemon) -> int:
+    """Bytes of memory that the daemon ever had."""
+    status = Path(f"/proc/{daemon.process.pid}/status").read_text("ascii")
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+def test_two_hundred_readers_who_take_nothing_cost_a_bounded_amount_of_memory(daemon: Callable[..., Daemon]) -> None:
+    line = "a line of a job that writes a lot for all of those who read along"
+    one = daemon({"schedule": "@yearly", "captureStdout": True, "command": f"yes '{line}' | head -c {WRITTEN}"})
+    first = one.http.post("/jobs/a/start").json()["run_id"]  # what the output itself costs is no reader's
+    one.until(lambda: one.http.get("/jobs/a/runs").json()["runs"])
+    before = peak(one)
+    with ExitStack() as open_now:
+        address = (one.http.base_url.host, one.http.base_url.port)
+        readers = [open_now.enter_context(socket.create_connection(address, 30)) for _ in range(READERS)]
+        second = one.http.post("/jobs/a/start").json()["run_id"]
+        head = f"GET /jobs/a/logs?run={second} HTTP/1.1\r\nHost: x\r\nAuthorization: {TOKEN['Authorization']}\r\n\r\n"
+        for reader in readers:
+            reader.sendall(head.encode())
+        for reader in readers:
+            assert reader.recv(12) == b"HTTP/1.1 200"
+        one.until(lambda: len(one.http.get("/jobs/a/runs").json()["runs"]) == 2)
+        grown = peak(one) - before
+        told = b""
+        while b"event: end" not in told[-200:]:
+            got = readers[0].recv(1 << 16)
+            assert got, told[-200:]
+            told += got
+    print(f"{READERS} readers: {grown / READERS / 1024:.0f} KiB each, of {WRITTEN / 1024:.0f} KiB written")
+    assert first != second
+    assert f"id: {second}:".encode() in told
+    assert grown < READERS * MOST_EACH
