@@ -49,9 +49,9 @@ class Daemon:
                 self.serving.set()
         self.process.stderr.close()
 
-    def until(self, condition: Callable[[], Any]) -> Any:
+    def until(self, condition: Callable[[], Any], within: float = 20) -> Any:
         """What ``condition`` gives once it is true; every look is a request, so nothing spins."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + within
         while not (found := condition()):
             assert time.monotonic() < deadline, self.log
         return found
@@ -175,7 +175,7 @@ def test_two_hundred_readers_who_take_nothing_cost_a_bounded_amount_of_memory(da
     line = "a line of a job that writes a lot for all of those who read along"
     one = daemon({"schedule": "@yearly", "captureStdout": True, "command": f"yes '{line}' | head -c {WRITTEN}"})
     first = one.http.post("/jobs/a/start").json()["run_id"]  # what the output itself costs is no reader's
-    one.until(lambda: one.http.get("/jobs/a/runs").json()["runs"])
+    one.until(lambda: one.http.get("/jobs/a/runs").json()["runs"], within=60)
     before = peak(one)
     with ExitStack() as open_now:
         address = (one.http.base_url.host, one.http.base_url.port)
@@ -186,7 +186,7 @@ def test_two_hundred_readers_who_take_nothing_cost_a_bounded_amount_of_memory(da
             reader.sendall(head.encode())
         for reader in readers:
             assert reader.recv(12) == b"HTTP/1.1 200"
-        one.until(lambda: len(one.http.get("/jobs/a/runs").json()["runs"]) == 2)
+        one.until(lambda: len(one.http.get("/jobs/a/runs").json()["runs"]) == 2, within=60)
         grown = peak(one) - before
         told = b""
         while b"event: end" not in told[-200:]:
