@@ -32,13 +32,21 @@ class Daemon:
         self.files.mkdir(parents=True)
         seconds = ",".join(str(second) for second in range(offset, 60, period))
         config = directory / "jobs.yaml"
-        touch = f'schedule: "{seconds} * * * * * *", captureStderr: false'
-        names = [f"job{number:05d}" for number in range(jobs)]
-        lines = [f"  - {{name: {name}, command: [/usr/bin/touch, {self.files}/{name}], {touch}}}\n" for name in names]
-        config.write_text("jobs:\n" + "".join(lines))
+        config.write_text("jobs:\n" + "".join(self._job(f"job{number:05d}", seconds) for number in range(jobs)))
         with (directory / "log").open("wb") as log:
             self.process = subprocess.Popen([executable, "-c", str(config)], stdout=log, stderr=log)
         self.figures: list[tuple[float, float, float]] = []
+
+    def _job(self, name: str, seconds: str) -> str:
+        lines = (
+            f"  - name: {name}",
+            "    command:",
+            "      - /usr/bin/touch",
+            f"      - {self.files}/{name}",
+            f'    schedule: "{seconds} * * * * * *"',
+            "    captureStderr: false",
+        )
+        return "\n".join(lines) + "\n"
 
     def cpu(self) -> float:
         """Seconds of the daemon so far, to the nanosecond."""

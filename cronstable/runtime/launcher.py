@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from cronstable.core.overlap import Enqueue, Full, Overlap, Replace, Skip, decid
 from cronstable.core.records import merge_rows
 from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
 from cronstable.plugin.protocols import Ids
+from cronstable.runtime.backlog import Backlog
 from cronstable.runtime.bus import EventBus
 from cronstable.runtime.crowd import Starter
 from cronstable.runtime.output import OutputHub
@@ -177,6 +179,8 @@ class Launcher:
         self.complete: Callable[[RunRecord], RunRecord] = _as_it_is
         self.remembered: Callable[[RunRecord], None] = lambda record: None
         self.decided: Callable[[DecisionRecord], None] = lambda record: None
+        self.ends = Backlog()
+        """The ends of runs, which count as living until then; no decision about a job is made before they are told."""
         self.stopping = False
         self._live: Mapping[str, tuple[LiveRun, ...]] | None = None
         self._rows: Mapping[str, tuple[RunRecord, ...]] | None = None
@@ -300,6 +304,7 @@ class Launcher:
         what refused it, if anything did.
         """
         assert self._tasks is not None, "bind() comes first"
+        self.ends.settle(job.name)
         flights = self._flights.get(job.name, ())
         verdict = self._overlap(job, flights)
         if isinstance(verdict, Skip | Full):
@@ -385,8 +390,7 @@ class Launcher:
             self._log.exception("job %s: the run met a defect of cronstable (run %s)", job.name, key.run_id)
             record = self._lost(flight, error)
         finally:
-            self._hub.close(key.run_id)
-            self._land(flight, record, refusal)
+            self.ends.do(job.name, partial(self._land, flight, record, refusal))
 
     def _lost(self, flight: Flight, error: Exception) -> RunRecord:
         """The record of a run of which nobody can tell how it ended."""
@@ -458,6 +462,7 @@ class Launcher:
         self._live = None
 
     def _land(self, flight: Flight, record: RunRecord | None, refusal: Decision | None) -> None:
+        self._hub.close(flight.key.run_id)
         if self.slots is not None:
             self.slots.leave(flight.key.run_id)
         self._remove(flight)

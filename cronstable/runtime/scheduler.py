@@ -23,6 +23,8 @@ from cronstable.runtime.launcher import Launcher
 
 SPAWN_GATE = 16
 """Launches between two turns of the event loop (reference 2.2)."""
+ENDS_WAIT: Seconds = 0.5
+"""For how long at most the ends of runs wait while a burst of others starts."""
 LONGEST_SLEEP: Seconds = 60.0
 STEP: Seconds = 1.0
 """A wall clock that moved this much against the boot clock was stepped, and that is worth a warning."""
@@ -131,6 +133,7 @@ class Scheduler:
 
         A DEFER is recorded and returned: the caller asks again, with ``final``, which turns another DEFER to a skip.
         """
+        self._launcher.ends.settle(job.name)
         decision = self.paused(job) or self.decide(job, scheduled_at)
         if final:
             decision = _terminal(decision)
@@ -183,12 +186,25 @@ class Scheduler:
             tasks.cancel_scope.cancel()
 
     async def _round(self, due: tuple[Due, ...], deferred: list[Due]) -> None:
-        for i, occurrence in enumerate(due, start=1):
-            decision = self.launch(occurrence.job, Trigger.SCHEDULE, occurrence.scheduled_at)
-            if decision.reason is Reason.STALE_VIEW:
-                deferred.append(occurrence)
-            if i % SPAWN_GATE == 0:
-                await anyio.lowlevel.checkpoint()
+        began = self._clock.now().boot
+        try:
+            for i, occurrence in enumerate(due, start=1):
+                decision = self.launch(occurrence.job, Trigger.SCHEDULE, occurrence.scheduled_at)
+                if decision.reason is Reason.STALE_VIEW:
+                    deferred.append(occurrence)
+                # The last ones as well are spawned in the turn of the loop that follows.
+                if i % SPAWN_GATE == 0 or i == len(due):
+                    self._starts_first(self._clock.now().boot - began)
+                    await anyio.lowlevel.checkpoint()
+        finally:
+            self._launcher.ends.release()
+
+    def _starts_first(self, since: Seconds) -> None:
+        """While a burst starts, the runs of it that ended already wait to be written down; not for long."""
+        if since < ENDS_WAIT:
+            self._launcher.ends.hold()
+        else:
+            self._launcher.ends.release()
 
     async def _ask_again(self, deferred: Sequence[Due]) -> None:
         """One look of the election, then a decision about each, on the definition of now."""

@@ -14,10 +14,11 @@ import pytest
 
 from cronstable.core.decision import DecisionRing, Reason, Verdict
 from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job, JobOptions
-from cronstable.core.runs import LiveRun, Outcome, RunRecord
+from cronstable.core.runs import LiveRun, Outcome, RunRecord, Trigger
 from cronstable.core.schedule import Schedule
 from cronstable.core.view import ClusterView
 from cronstable.plugin.protocols import Pause
+from cronstable.runtime import scheduler as scheduler_module
 from cronstable.runtime.bus import EventBus
 from cronstable.runtime.launcher import Launcher
 from cronstable.runtime.output import OutputHub
@@ -415,3 +416,60 @@ def test_an_occurrence_of_before_the_term_is_skipped() -> None:
     record = world.launcher.decisions.get("leaders", NOON)
     assert record is not None
     assert record.decision.reason is Reason.DUE_BEFORE_TERM
+
+
+class Order:
+    """A listener that remembers what came after what."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def started(self, job: Job, run: LiveRun) -> None:
+        self.heard.append("start")
+
+    def finished(self, job: Job, record: RunRecord) -> None:
+        self.heard.append("end")
+
+
+async def burst() -> tuple[World, list[str]]:
+    """A hundred jobs that are due together and end at once."""
+    world, order = World(), Order()
+    world.launcher.listeners = (order,)
+    world.scheduler.load([job(f"job{number}") for number in range(100)])
+    await world.run(1)
+    return world, order.heard
+
+
+def test_while_a_burst_starts_the_ends_of_its_runs_wait() -> None:
+    world, heard = run_virtual(burst)
+    assert heard == ["start"] * 100 + ["end"] * 100
+    assert world.launcher.busy == 0
+    assert len(world.launcher.history()) == 100
+
+
+def test_a_burst_that_takes_long_keeps_no_end_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "ENDS_WAIT", 0.0)
+    world, heard = run_virtual(burst)
+    assert heard.index("end") < heard.count("start") == heard.count("end") == 100
+    assert world.launcher.busy == 0
+
+
+def test_a_job_is_decided_on_after_the_end_of_its_last_run_was_told() -> None:
+    async def scenario() -> World:
+        world = World()
+        forbids = job(concurrency_policy=ConcurrencyPolicy.FORBID)
+        world.scheduler.load([forbids])
+        async with anyio.create_task_group() as runs:
+            world.launcher.bind(runs)
+            world.launcher.ends.hold()
+            for at in (NOON, NOON + 60):
+                world.scheduler.launch(forbids, Trigger.SCHEDULE, at)
+                await world.clock.sleep(1)
+            assert world.launcher.busy == 1
+            world.launcher.ends.release()
+        return world
+
+    world = run_virtual(scenario)
+    assert [at for _, at, _ in world.starts] == [NOON, NOON + 60]
+    assert [run.outcome for run in world.launcher.history()["a"]] == [Outcome.SUCCESS, Outcome.SUCCESS]
+    assert world.launcher.busy == 0
