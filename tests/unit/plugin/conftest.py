@@ -53,4 +53,6 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
     yield add
     for loaded in set(sys.modules) - modules:
-        del sys.modules[loaded]
+        # Ours and the libraries' stay: a second copy of them would not be what others hold already.
+        if tmp_path in Path(getattr(sys.modules[loaded], "__file__", None) or "").parents:
+            del sys.modules[loaded]
