@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from types import MappingProxyType
@@ -462,7 +462,8 @@ class ElectionContext:
 
     ``settings``: what the descriptor's ``parse`` returned. ``cluster``: the whole validated section.
     ``job_set_id``: call it for the live id. ``connect_timeout`` in seconds. ``beside``: the keys of the section that
-    belong to services, such as ``observability``; a change of these alone does not restart an election.
+    belong to services, such as ``observability``; a change of these alone does not restart an election. ``memory``:
+    what a backend wants to know again when its election is built anew in the same process; empty when that starts.
     """
 
     backend: str
@@ -474,6 +475,7 @@ class ElectionContext:
     elect_leader: bool = True
     distribution: str = "single-leader"
     beside: Mapping[str, Json] = field(default_factory=lambda: MappingProxyType({}))
+    memory: MutableMapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable

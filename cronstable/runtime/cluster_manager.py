@@ -85,6 +85,7 @@ class ClusterManager:
         self._running: _Running | None = None
         self._wanted: ClusterConfig | None = None
         self._error: str | None = None
+        self._memories: dict[str, dict[str, str]] = {}
         self.leader_transitions = 0
         self.quorum_transitions = 0
 
@@ -186,6 +187,7 @@ class ClusterManager:
             elect_leader=config.elect_leader,
             distribution=config.distribution,
             beside=config.beside,
+            memory=self._memories.setdefault(config.backend.name, {}),
         )
         try:
             election = self._make(config, context, self._host)

@@ -26,7 +26,9 @@ class Running:
     def __init__(self, root: Path, name: str, skew: float = 0.0, **settings: Any) -> None:
         self.host = FakeHost(VirtualClock.of_loop(wall=1_800_000_000.0 + skew), name, fs=SystemFiles())
         self.settings = parse({"path": str(root), "ttl": 15, **settings})
-        self.election = make(self.host.context("filesystem", self.settings), self.host)
+        context = self.host.context("filesystem", self.settings)
+        self.memory = context.memory
+        self.election = make(context, self.host)
         self.scope = anyio.CancelScope()
 
     @property
@@ -237,5 +239,57 @@ def test_settings_of_somebody_else_are_refused(tmp_path: Path) -> None:
             make(context, host)
         with pytest.raises(InvalidSettings):
             parse({})
+
+    virtually(story)
+
+
+def rebuilt(root: Path, before: Running) -> Running:
+    """What a reload of the cluster section makes in the same process."""
+    after = Running(root, "a")
+    after.election = make(replace(after.host.context("filesystem", after.settings), memory=before.memory), after.host)
+    return after
+
+
+def test_a_reload_while_the_share_is_not_mounted_elects_over_no_other_directory(tmp_path: Path) -> None:
+    root, away = tmp_path / "mnt", tmp_path / "away"
+
+    async def story() -> None:
+        async with elections(root, "a") as (a,):
+            assert a.leads
+        root.rename(away)
+        root.mkdir()
+        with pytest.raises(PluginError, match=r"not the directory that this daemon elected over before .*mounted"):
+            await rebuilt(root, a).run(task_status=anyio.TASK_STATUS_IGNORED)
+        assert list(root.iterdir()) == []
+        root.rmdir()
+        away.rename(root)
+        async with anyio.create_task_group() as tasks:
+            again = rebuilt(root, a)
+            await tasks.start(again.run)
+            await until(lambda: again.leads, within=20)
+            again.scope.cancel()
+
+    virtually(story)
+
+
+def test_a_reload_over_another_store_is_refused_and_a_start_is_not(tmp_path: Path) -> None:
+    root, away = tmp_path / "mnt", tmp_path / "away"
+
+    async def story() -> None:
+        async with elections(root, "a") as (a,):
+            assert a.leads
+        root.rename(away)
+        async with elections(root, "b") as (b,):
+            assert b.leads
+        with pytest.raises(PluginError, match="store-id is another one"):
+            await rebuilt(root, a).run(task_status=anyio.TASK_STATUS_IGNORED)
+
+    virtually(story)
+
+
+def test_nodes_that_start_at_once_agree_on_the_identity_of_their_directory(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a", "b", "c") as nodes:
+            assert len({text for node in nodes for text in node.memory.values()}) == 1
 
     virtually(story)

@@ -31,7 +31,7 @@ def shared_table(share: Any, kind: str = "nfs4", options: str = "rw,vers=4.2") -
 def test_working_locks_on_a_network_mount_leave_nothing_to_say(share: Any) -> None:
     node = share.node("a")
     now_like_the_disk(node, share)
-    assert look(node, table=shared_table(share)) == Findings()
+    assert look(node, table=shared_table(share)) == Findings(identity="unique")
     assert os.listdir(share.root / "default" / "leases") == []
     assert node.disk.fds == set()
 

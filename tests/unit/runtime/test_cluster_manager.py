@@ -70,6 +70,7 @@ class Bench:
         self.clock = VirtualClock.of_loop()
         self.bus = EventBus(LOG)
         self.made: list[FakeElection] = []
+        self.contexts: list[ElectionContext] = []
         self.queue: list[FakeElection] = []
         self.seen: list[Event] = []
         self.manager = ClusterManager(
@@ -84,6 +85,7 @@ class Bench:
     def _make(self, config: ClusterConfig, context: ElectionContext, host: Host) -> Election:
         election = self.queue.pop(0)
         self.made.append(election)
+        self.contexts.append(context)
         return election
 
     async def listen(self) -> None:
@@ -190,6 +192,17 @@ def test_a_changed_section_releases_first_and_counts_what_was_lost() -> None:
     bench = scenario(body)
     assert bench.said() == ["quorate", "leader", "no quorum", "follower", "quorate"]
     assert (bench.manager.leader_transitions, bench.manager.quorum_transitions) == (2, 3)
+
+
+def test_a_backend_remembers_what_it_noted_before_a_reload() -> None:
+    async def body(bench: Bench) -> None:
+        bench.queue = [FakeElection(), FakeElection()]
+        await bench.manager.reconcile(CONFIG)
+        bench.contexts[0].memory["store"] = "abc"
+        await bench.manager.reconcile(replace(CONFIG, settings={"ttl": 5}))
+        assert bench.contexts[1].memory == {"store": "abc"}
+
+    scenario(body)
 
 
 def test_a_change_of_the_view_is_an_event_at_once() -> None:

@@ -32,6 +32,7 @@ class FilesystemElection:
         self, context: ElectionContext, host: Host, settings: FilesystemSettings, platform: str = sys.platform
     ) -> None:
         self._settings = settings
+        self._memory = context.memory
         self._platform = platform
         self._layout = Layout.of(settings.path, settings.deployment, settings.election)
         self._timing = LeaseTiming.for_ttl(settings.ttl, context.connect_timeout)
@@ -75,28 +76,34 @@ class FilesystemElection:
         return self._lease.claims
 
     async def run(self, host: Host, *, task_status: Started) -> None:
-        """See ``Election.run``. Raises ``PluginError`` before it starts over locks that are fiction."""
+        """See ``Election.run``. Raises ``PluginError`` before it starts over locks that are fiction, or elsewhere."""
         findings = await self._examine(host)
         where = f"cluster.backend filesystem: {self._settings.path}"
         if findings.refusal is not None:
             raise PluginError(
                 f"cluster.backend filesystem: refusing to elect over {self._settings.path}: {findings.refusal}"
             )
+        if findings.identity is not None:
+            self._memory[self._layout.root] = findings.identity
         for text in findings.warnings:
             host.log.warning("%s: %s", where, text)
         await self._lease.run(host, task_status=task_status)
 
     async def _examine(self, host: Host) -> Findings:
         unique, settings = host.ids.token(), self._settings
+        known = self._memory.get(self._layout.root)
         try:
             return await host.threads.run(
-                lambda: examine(host.fs, host.clock, self._layout, unique, settings.topology, self._platform),
+                lambda: examine(host.fs, host.clock, self._layout, unique, settings.topology, self._platform, known),
                 timeout=self._timing.round_deadline,
                 lane=LANE,
             )
         except TimeoutError:
-            text = f"whether its locks work could not be tried: no answer within {self._timing.round_deadline:g} s"
-            return Findings(warnings=(text,))
+            silence = f"no answer within {self._timing.round_deadline:g} s"
+            if known is not None:
+                # Whatever answers later may be the directory below the share.
+                return Findings(f"whether it is still the directory of this daemon cannot be told: {silence}")
+            return Findings(warnings=(f"whether its locks work could not be tried: {silence}",))
 
     def _describe(self, identity: str) -> str:
         settings = self._settings

@@ -52,7 +52,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The paths of one deployment. ``lock`` is created once and never replaced or removed: it is only a mutex."""
+    """The paths of one deployment. ``lock`` is created once and never replaced or removed: it is only a mutex.
+
+    ``identity``: a file that tells this directory from the empty one below it, where no share is mounted.
+    """
 
     root: str
     leases: str
@@ -62,6 +65,7 @@ class Layout:
     entries: str
     lease: str
     lock: str
+    identity: str
 
     @classmethod
     def of(cls, path: str, deployment: str, election: str) -> Layout:
@@ -78,6 +82,7 @@ class Layout:
             entries=os.path.join(root, "entries", encode_name(election)),
             lease=f"{lease}.lease",
             lock=f"{lease}.lock",
+            identity=os.path.join(root, "store-id"),
         )
 
     def place(self, limit: int) -> Place:

@@ -26,6 +26,8 @@ LITTER_AGE: Final = 600.0
 
 LITTER_SWEPT: Final = 1000
 
+MAX_IDENTITY: Final = 200
+
 _NETWORK: Final = frozenset(
     {"nfs", "nfs3", "nfs4", "efs", "cifs", "smb3", "smbfs", "lustre", "glusterfs", "ceph", "cephfs", "sshfs"}
 )
@@ -63,11 +65,12 @@ class Mount:
 class Findings:
     """``refusal``: why nobody may elect over this directory, None when nothing was found against it.
 
-    ``warnings``: what an operator should read at start.
+    ``warnings``: what an operator should read at start. ``identity``: which directory it is, None: not known.
     """
 
     refusal: str | None = None
     warnings: tuple[str, ...] = ()
+    identity: str | None = None
 
 
 def mount_of(table: str, path: str) -> Mount | None:
@@ -93,8 +96,22 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def examine(fs: FileSystem, clock: Clock, layout: Layout, unique: str, topology: Topology, platform: str) -> Findings:
-    """Try locks and hard links, read the mount table, compare clocks, sweep litter. Raises no ``OSError``."""
+def examine(
+    fs: FileSystem,
+    clock: Clock,
+    layout: Layout,
+    unique: str,
+    topology: Topology,
+    platform: str,
+    known: str | None = None,
+) -> Findings:
+    """Try locks and hard links, read the mount table, compare clocks, sweep litter. Raises no ``OSError``.
+
+    ``known``: the identity of the directory that this process elected over before. Nothing is made in another one.
+    """
+    if known is not None and (refusal := is_another(fs, layout, known)) is not None:
+        return Findings(refusal)
+    identity = known
     table = fs.mounts() if platform == "linux" else None
     mount = mount_of(table, os.path.realpath(layout.leases)) if table is not None else None
     refusal = fake_lock_option(mount)
@@ -113,11 +130,46 @@ def examine(fs: FileSystem, clock: Clock, layout: Layout, unique: str, topology:
             written = fs.mtime(scratch)
             notes.extend(_clock_notes(before, written, after))
             sweep(fs, layout.tmp, written)
+            identity = identity or identify(fs, layout, unique)
         finally:
             disk.unlink_quietly(fs, scratch)
     except OSError as error:
         notes.append(f"whether its locks work could not be tried: {disk.describe(error)}")
-    return Findings(refusal, tuple(notes))
+    return Findings(refusal, tuple(notes), identity)
+
+
+def is_another(fs: FileSystem, layout: Layout, known: str) -> str | None:
+    """Why this cannot be the directory with the identity ``known``; None when it is that one."""
+    try:
+        found = disk.read_file(fs, layout.identity, MAX_IDENTITY)
+    except OSError as error:
+        return f"whether it is still the directory of this daemon cannot be told: {disk.describe(error)}"
+    if found is not None and found.decode("utf-8", "replace").strip() == known:
+        return None
+    what = "is not there" if found is None else "is another one"
+    return (
+        f"it is not the directory that this daemon elected over before ({layout.identity} {what}): is the share "
+        "mounted? When it is meant to be another one, restart the daemon"
+    )
+
+
+def identify(fs: FileSystem, layout: Layout, unique: str) -> str | None:
+    """The identity of this directory: ``unique`` if it has none yet. Whoever comes first names it.
+
+    Raises ``OSError``.
+    """
+    found = disk.read_file(fs, layout.identity, MAX_IDENTITY)
+    if found is None:
+        scratch = f"{layout.identity}.{unique}"
+        disk.create_file(fs, scratch, unique.encode() + b"\n")
+        try:
+            fs.link(scratch, layout.identity)
+        except FileExistsError:
+            pass
+        finally:
+            disk.unlink_quietly(fs, scratch)
+        found = disk.read_file(fs, layout.identity, MAX_IDENTITY)
+    return (found or b"").decode("utf-8", "replace").strip() or None
 
 
 def fake_lock_option(mount: Mount | None) -> str | None:
