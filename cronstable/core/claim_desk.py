@@ -68,6 +68,11 @@ class Desk:
         self._retries: dict[Key, str] = {}
         self._launching: dict[str, None] = {}
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing that fell due waits here, no attempt, and nothing is on its way to a process."""
+        return not (self._due or self._retries or self._launching)
+
     # -- what the scheduler and the ladders bring ---------------------------------------------------------------------
 
     def takes(self, job: Job, at: EpochSeconds, *, quorate: bool) -> bool:

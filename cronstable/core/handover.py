@@ -81,6 +81,11 @@ class Handover:
         self._told = bool(runs or cancel or begun)
         return encode(Entry(self._token, nonce, MappingProxyType(dict(runs)), cancel, begun)) if self._told else b""
 
+    @property
+    def is_quiet(self) -> bool:
+        """Nobody has anything to say of runs that go on."""
+        return not (self._watch or self._cancel or self._told)
+
     # -- the leader
 
     def begin(self, boot: float) -> None:

@@ -56,6 +56,7 @@ class Counts:
     terms: int = 0
     worst_takeover: Seconds = 0.0
     worst_lateness: Seconds = 0.0
+    skipped_seconds: Seconds = 0.0
     skips: dict[str, int] = field(default_factory=dict)
     alarms: dict[str, int] = field(default_factory=dict)
     moments: dict[str, int] = field(default_factory=dict)
@@ -154,6 +155,13 @@ class Checker:
         if self._led_until is not None and now > self._led_until:
             self.counts.worst_takeover = max(self.counts.worst_takeover, now - self._led_until)
         self._led_until = until
+
+    def skipped(self, leader: str, seconds: Seconds) -> None:
+        """A node led on and renewed for so long, and that was left out."""
+        self.counts.skipped_seconds += seconds
+        self._deadlines[leader] += seconds
+        if self._led_until is not None:
+            self._led_until += seconds
 
     def gone(self) -> None:
         """The leader was killed or let go at this instant."""

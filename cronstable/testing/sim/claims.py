@@ -139,10 +139,38 @@ class ClaimsSide:
 
     def _longest(self) -> Seconds:
         """A coarse simulation looks less often where nothing can happen meanwhile."""
-        idle = max(SWEEP_EVERY, self._world.idle)
-        if self._session.term is None:
-            return SWEEP_EVERY if self._process.runs.running() else max(idle, 3 * self._world.idle)
-        return SWEEP_EVERY if self._session.state.begun or self._session.state.pending else idle
+        state, boot = self._session.state, self._process.now().boot
+        leading = self._session.term is not None
+        if not self._world.idle or state.pending or (not leading and self._process.runs.running()):
+            return SWEEP_EVERY
+        look = self.next_look(boot) - boot
+        if not leading or not state.begun or state.begun_at is None:
+            return look
+        flush = state.begun_at + claim_log.FLUSH_AFTER - boot
+        return min(look, flush if flush > 0 else SWEEP_EVERY)
+
+    def next_look(self, boot: float) -> float:
+        """When an idle process looks again.
+
+        At fixed instants, so that it is where it would be when a stretch in which nothing happens is left out.
+        """
+        every = self._world.idle if self._session.term is not None else 3 * self._world.idle
+        return boot + every - boot % every
+
+    def is_idle(self) -> bool:
+        """Nothing is under way or owed here, and nothing is to be said."""
+        session, now = self._session, self._process.now()
+        state, left, ahead = session.state, session.left, session.horizon.next_at
+        if session.closing or state.flight is not None or not (self._desk.is_idle and session.handover.is_quiet):
+            return False
+        if session.term is None:
+            return state.term is None
+        return (
+            self.works()
+            and not (state.pending or state.begun or state.ledger.unstarted)
+            and not (left.starts or left.skips or left.waiting)
+            and (ahead is None or ahead > now.wall)
+        )
 
     def _follow_term(self) -> None:
         if self._session.follow(self.door.term, self._process.now()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from cronstable.core.clock import Instant, Seconds
+from cronstable.testing.sim.dice import GRID
 
 
 class NodeClock:
@@ -44,6 +45,11 @@ class NodeClock:
         self._offset += seconds
         self._last = None
 
+    @property
+    def runs_true(self) -> bool:
+        """It neither drifts nor stands still."""
+        return self.rate == 1.0 and not self.frozen
+
     def set_rate(self, rate: float, at: float) -> None:
         """Both clocks run at ``rate`` from now on."""
         self._settle(at)
@@ -55,8 +61,9 @@ class NodeClock:
         self.frozen = frozen
 
     def _settle(self, at: float) -> None:
+        # On the engine's grid: as long as the clock runs true, all its readings are exact.
         now = self.read(at)
-        self._boot = now.boot
-        self._offset = now.wall - self._start - at
+        self._boot = round(now.boot * GRID) / GRID
+        self._offset = round((now.wall - self._start - at) * GRID) / GRID
         self._since = at
         self._last = None

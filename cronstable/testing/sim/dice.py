@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 T = TypeVar("T")
 
+GRID: Final = 1 << 20
+"""Instants are whole multiples of 1/GRID s, so that sums of them are exact however long a simulation lasts."""
 _MASK: Final = (1 << 64) - 1
 _GAMMA: Final = 0x9E3779B97F4A7C15
 
@@ -26,10 +28,7 @@ class Dice:
     def bits(self) -> int:
         """64 of them."""
         self._state = (self._state + _GAMMA) & _MASK
-        z = self._state
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-        return z ^ (z >> 31)
+        return _mix(self._state)
 
     def random(self) -> float:
         """A number in [0, 1)."""
@@ -62,3 +61,33 @@ class Dice:
         while len(text) < 2 * nbytes:
             text += f"{self.bits():016x}"
         return text[: 2 * nbytes]
+
+
+class TimedDice(Dice):
+    """One whose numbers at an instant depend on the instant, and not on how often it was thrown before.
+
+    So a stretch of time in which nothing happens can be left out, and what follows is the same. ``clock`` says when.
+    """
+
+    def __init__(self, seed: str, clock: Callable[[], float]) -> None:
+        super().__init__(seed)
+        self._root, self._clock, self._thrown = self._state, clock, -1.0
+
+    def child(self, name: str) -> TimedDice:
+        """See ``Dice.child``."""
+        return TimedDice(f"{self._seed}/{name}", self._clock)
+
+    def bits(self) -> int:
+        """64 of them."""
+        at = self._clock()
+        if at != self._thrown:
+            self._thrown = at
+            self._state = _mix(self._root ^ (int(at * GRID) * _GAMMA & _MASK))
+        self._state = (self._state + _GAMMA) & _MASK
+        return _mix(self._state)
+
+
+def _mix(z: int) -> int:
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)

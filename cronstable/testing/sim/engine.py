@@ -11,21 +11,43 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from cronstable.core.clock import Instant
-from cronstable.testing.sim.dice import Dice
+from cronstable.testing.sim.dice import GRID, Dice
 
 T = TypeVar("T")
 
 
+_MASK: Final = (1 << 64) - 1
 SPINNING: Final = 100_000
 """Events at one instant that nothing but a loop without a wait explains."""
 
 
 TICK: Final = 0.0005
 """Seconds. No timer is finer, so that a wait which rounds to nothing still lets time pass."""
+QUIET: Final = 0.05
+"""Seconds without an event: only then is it asked whether the stretch ahead can be skipped."""
+
+
+def on_grid(seconds: float) -> float:
+    """The next instant of the grid that is not sooner."""
+    return math.ceil(seconds * GRID) / GRID
+
+
+class Sort(Enum):
+    """What an entry of the heap is, for whoever skips a stretch in which nothing happens.
+
+    ``STEP``: something is under way. ``ALARM``: a fiber waits. ``HELD``: the store waits. ``FIXED``: it comes when it
+    comes, whatever happens before.
+    """
+
+    STEP = "step"
+    ALARM = "alarm"
+    HELD = "held"
+    FIXED = "fixed"
 
 
 class Spinning(AssertionError):
@@ -114,23 +136,50 @@ class Machine(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Entry:
+    """What happens at an instant."""
+
+    sort: Sort
+    action: Callable[[], None]
+
+
+Row: TypeAlias = tuple[float, int, int, Entry]
+
+
 class Engine:
-    """What happens when. ``dice`` orders what happens at one instant."""
+    """What happens when. ``dice`` orders what happens at one instant.
+
+    ``skip``: called when nothing is under way and nothing happens for a moment; it may ``leap`` over what follows, and
+    returns before which instant it need not be asked again.
+    """
 
     def __init__(self, dice: Dice) -> None:
         self.at = 0.0
         self.events = 0
         self.halted = False
-        self._dice = dice
-        self._heap: list[tuple[float, int, int, Callable[[], None]]] = []
+        self.skip: Callable[[], float] | None = None
+        self._order = dice.bits()
+        self._heap: list[Row] = []
         self._age = 0
+        self._ordinal = 0
+        self._steps = 0
 
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
+    def after(self, seconds: float, action: Callable[[], None], sort: Sort = Sort.STEP) -> None:
         """Do ``action`` then."""
-        if math.isfinite(seconds):
-            self._age += 1
-            entry = (self.at + max(0.0, seconds), self._dice.bits() & 0xFFFF, self._age, action)
-            heapq.heappush(self._heap, entry)
+        if seconds == math.inf:
+            return
+        at = self.at if seconds <= 0 else math.ceil((self.at + seconds) * GRID) / GRID
+        self._age += 1
+        self._ordinal += 1
+        if sort is Sort.STEP:
+            self._steps += 1
+        heapq.heappush(self._heap, (at, self._shuffle(at), self._age, Entry(sort, action)))
+
+    def _shuffle(self, at: float) -> int:
+        # Of the instant and of what was done at this one alone: skipping what came before changes no order.
+        mixed = (int(at * GRID) * 0x9E3779B97F4A7C15 + self._ordinal * 0xBF58476D1CE4E5B9 + self._order) & _MASK
+        return ((mixed ^ (mixed >> 31)) * 0x94D049BB133111EB & _MASK) >> 48
 
     def soon(self, action: Callable[[], None]) -> None:
         """Do ``action`` at this instant, after what is being done."""
@@ -138,22 +187,79 @@ class Engine:
 
     def run(self, until: float) -> None:
         """Everything up to ``until``."""
-        heap = self._heap
-        at_once = 0
-        while heap and heap[0][0] <= until and not self.halted:
-            at, _, _, action = heapq.heappop(heap)
-            at_once = at_once + 1 if at == self.at else 0
-            if at_once > SPINNING:
-                raise Spinning(f"something is done again and again at t={at:.3f} and no time passes")
-            self.at = at
+        at_once, asked = 0, 0.0
+        while self._heap and self._heap[0][0] <= until and not self.halted:
+            if not self._steps and self.skip is not None and self.at >= asked and self._heap[0][0] > self.at + QUIET:
+                asked = max(self.skip(), self.at + QUIET)
+                continue
+            at, _, _, entry = heapq.heappop(self._heap)
+            if at == self.at:
+                at_once += 1
+                if at_once > SPINNING:
+                    raise Spinning(f"something is done again and again at t={at:.3f} and no time passes")
+            else:
+                self.at, self._ordinal, at_once = at, 0, 0
+            if entry.sort is Sort.STEP:
+                self._steps -= 1
             self.events += 1
-            action()
+            entry.action()
         if not self.halted:
             self.at = until
+
+    def next_fixed(self) -> float:
+        """The next instant at which something comes whatever happens before; infinite when nothing does."""
+        return min((row[0] for row in self._heap if row[3].sort is Sort.FIXED), default=math.inf)
+
+    def leap(self, to: float, move: Callable[[float, Entry], tuple[float, Callable[[], None]] | None]) -> None:
+        """Go to ``to`` at once. Nothing may be under way.
+
+        ``move`` says of what waits (but for what is fixed) when it comes and what it does then; None: never.
+        """
+        rows: list[Row] = []
+        for at, order, age, entry in self._heap:
+            if entry.sort is Sort.FIXED:
+                rows.append((at, order, age, entry))
+            elif (moved := move(at, entry)) is not None:
+                rows.append((moved[0], order, age, Entry(entry.sort, moved[1])))
+        heapq.heapify(rows)
+        self._heap = rows
+        self.at, self._ordinal = to, 0
 
     def halt(self) -> None:
         """Nothing more happens."""
         self.halted = True
+
+
+class Alarm:
+    """Wakes a fiber when its node's boot clock shows ``until``, unless something else woke it before."""
+
+    __slots__ = ("fiber", "ticket", "until", "value")
+
+    def __init__(self, fiber: Fiber, ticket: int, until: float, value: object) -> None:
+        self.fiber, self.ticket, self.until, self.value = fiber, ticket, until, value
+
+    @property
+    def stale(self) -> bool:
+        """Something else came before."""
+        return self.fiber.over or self.ticket != self.fiber.ticket
+
+    def set(self) -> None:
+        """See ``Engine.after``."""
+        engine, machine = self.fiber.engine, self.fiber.machine
+        engine.after(max(TICK, machine.later(self.until)), self, Sort.ALARM)
+
+    def __call__(self) -> None:
+        """It rings."""
+        if self.stale:
+            return
+        machine = self.fiber.machine
+        if machine.stopped:
+            machine.postpone(self)
+        elif machine.now().boot < self.until - 1e-6:
+            # The clock was slowed or stood still meanwhile.
+            self.set()
+        else:
+            self.fiber.resume(self.ticket, self.value)
 
 
 class Fiber:
@@ -197,24 +303,10 @@ class Fiber:
         if isinstance(effect, Sleep):
             if effect.signal is not None:
                 effect.signal.add(self, self.ticket)
-            self._alarm(self.ticket, effect.until, False)
+            Alarm(self, self.ticket, effect.until, False).set()
         else:
             self._send(self, self.ticket, effect)
-            self._alarm(self.ticket, effect.by, None)
-
-    def _alarm(self, ticket: int, until: float, value: object) -> None:
-        self.engine.after(max(TICK, self.machine.later(until)), lambda: self._ring(ticket, until, value))
-
-    def _ring(self, ticket: int, until: float, value: object) -> None:
-        if self.over or ticket != self.ticket:
-            return
-        if self.machine.stopped:
-            self.machine.postpone(lambda: self._ring(ticket, until, value))
-        elif self.machine.now().boot < until - 1e-6:
-            # The clock was slowed or stood still meanwhile.
-            self._alarm(ticket, until, value)
-        else:
-            self.resume(ticket, value)
+            Alarm(self, self.ticket, effect.by, None).set()
 
 
 class Lock:

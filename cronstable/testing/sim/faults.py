@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -111,9 +111,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How a plan is drawn. ``every``: seconds from one fault to the next, on average.
+    """How a plan is drawn. ``every``: seconds from one fault to the next, on average; from one bad spell to the next
+    when ``spell`` is more than 1: up to so many faults close together, as one trouble brings another.
 
-    ``spans``: (from, to) in world seconds with faults; between them there is calm. ``due``: instants worth aiming at.
+    ``spans``: (from, to) in world seconds with faults; between them there is calm. ``due``: the next instant after one
+    that is worth aiming at.
     """
 
     kinds: Sequence[Kind]
@@ -121,7 +123,8 @@ class Weather:
     spans: Sequence[tuple[Seconds, Seconds]]
     nodes: int
     ttl: Seconds
-    due: Sequence[Seconds] = ()
+    due: Callable[[Seconds], Seconds | None] = lambda after: None
+    spell: int = 1
 
 
 AIMED: Final = 0.5
@@ -138,7 +141,9 @@ def draw(dice: Dice, weather: Weather) -> tuple[Fault, ...]:
     for start, end in weather.spans:
         at = start + weather.every * dice.between(0.2, 1.8)
         while at < end:
-            faults.append(_one(dice, weather, at, end))
+            for _ in range(1 + dice.below(weather.spell) if weather.spell > 1 else 1):
+                faults.append(_one(dice, weather, at, end))
+                at = min(at + weather.ttl * dice.between(0.1, 2.0) if weather.spell > 1 else at, end - 1.0)
             at += weather.every * dice.between(0.2, 1.8)
     return tuple(faults)
 
@@ -146,10 +151,10 @@ def draw(dice: Dice, weather: Weather) -> tuple[Fault, ...]:
 def _one(dice: Dice, weather: Weather, at: Seconds, end: Seconds) -> Fault:
     how = dice.one_of(VARIANTS[dice.one_of(weather.kinds)])
     moment = dice.one_of(MOMENTS) if dice.chance(AIMED) and how not in (How.STEPPED, How.DRIFTS) else None
-    if moment is None and weather.due and dice.chance(AIMED):
-        near = [due for due in weather.due if at <= due < end]
-        if near:
-            at = max(0.0, near[0] + dice.between(-0.02, 0.02))
+    if moment is None and dice.chance(AIMED):
+        near = weather.due(at)
+        if near is not None and near < end:
+            at = max(0.0, near + dice.between(-0.02, 0.02))
     value = 0.0
     if how is How.STEPPED:
         value = dice.one_of((-3600.0, -30.0, -5.0, -1.0, 1.0, 5.0, 30.0, 3600.0))

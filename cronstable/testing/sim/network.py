@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from cronstable.core.clock import Seconds
 from cronstable.core.store import Held, Seen, Won
 from cronstable.testing.memory import MemoryLease, MemoryLeaseStore
-from cronstable.testing.sim.engine import Ask, Engine, Fiber, Refusal, Reply
+from cronstable.testing.sim.dice import TimedDice
+from cronstable.testing.sim.engine import Ask, Engine, Fiber, Refusal, Reply, Sort
 from cronstable.testing.sim.faults import How
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ WRITES = frozenset({"acquire", "renew", "release", "append", "trim", "put_entry"
 
 @dataclass(slots=True)
 class _Watcher:
-    """A request that the store holds back. ``version``: what its process saw last."""
+    """A request that the store holds back."""
 
+    node: Node
     answer: Callable[[], None]
 
 
@@ -35,7 +37,7 @@ class Network:
     def __init__(self, world: World, engine: Engine, *, expires_itself: bool, poll: Seconds) -> None:
         self._world = world
         self._engine = engine
-        self._dice = world.dice.child("network")
+        self._dice: dict[Node, TimedDice] = {}
         self._expires_itself = expires_itself
         self._poll = poll
         self._watchers: list[_Watcher] = []
@@ -53,42 +55,49 @@ class Network:
         """A request leaves a node."""
         node = self._world.node_of(fiber)
         self._world.checker.asked(node, ask.operation, failing=self.fails(node))
-        before, after = self._latency(), self._latency()
+        dice = self._dice_of(node)
+        before = self._latency(dice)
         if How.REFUSES in self.wrong or How.CUT_REFUSED in node.cut:
             self._engine.after(before, partial(fiber.resume, ticket, Refusal("injected: connection refused")))
             return
         if How.HANGS in self.wrong or How.CUT_SILENT in node.cut:
             return
-        if How.LATE in self.wrong and self._dice.chance(0.3):
-            before += self._dice.between(0.5, 20.0)
-        self._engine.after(before, partial(self._arrive, fiber, ticket, ask, node, after))
-        if How.REPEATED in self.wrong and ask.operation in WRITES and self._dice.chance(0.5):
-            self._engine.after(before + self._dice.between(0.0, 10.0), partial(self._again, ask, node))
+        if How.LATE in self.wrong and dice.chance(0.3):
+            before += dice.between(0.5, 20.0)
+        self._engine.after(before, partial(self._arrive, fiber, ticket, ask, node))
+        if How.REPEATED in self.wrong and ask.operation in WRITES and dice.chance(0.5):
+            self._engine.after(before + dice.between(0.0, 10.0), partial(self._again, ask, node))
 
     def fails(self, node: Node) -> bool:
         """Whether the store cannot be used by this node now."""
         return bool(node.cut) or How.REFUSES in self.wrong or How.HANGS in self.wrong
 
-    def _latency(self) -> Seconds:
-        seconds = self._dice.between(0.0005, 0.008)
-        if self._dice.chance(0.01):
-            seconds += self._dice.between(0.01, 0.4)
+    def _dice_of(self, node: Node) -> TimedDice:
+        """Each node has ways of its own to the store."""
+        if node not in self._dice:
+            self._dice[node] = node.dice.child("network")
+        return self._dice[node]
+
+    def _latency(self, dice: TimedDice) -> Seconds:
+        seconds = dice.between(0.0005, 0.008)
+        if dice.chance(0.01):
+            seconds += dice.between(0.01, 0.4)
         if How.SLOW in self.wrong:
-            seconds += self._dice.between(0.05, 4.0)
+            seconds += dice.between(0.05, 4.0)
         return seconds
 
-    def _arrive(self, fiber: Fiber, ticket: int, ask: Ask, node: Node, after: Seconds) -> None:
+    def _arrive(self, fiber: Fiber, ticket: int, ask: Ask, node: Node) -> None:
         if ask.watch > 0 and self._seen.get(node.name) == self.version and not self.fails(node):
-            self._hold(fiber, ticket, ask, node, after)
+            self._hold(fiber, ticket, ask, node)
             return
         answer = self._commit(ask, node)
         if ask.operation == "observe":
             self._seen[node.name] = self.version
-        lost = How.CUT_ANSWERS in node.cut or (How.LOSES_ANSWERS in self.wrong and self._dice.chance(0.4))
+        lost = How.CUT_ANSWERS in node.cut or (How.LOSES_ANSWERS in self.wrong and self._dice_of(node).chance(0.4))
         if not lost:
-            self._engine.after(after, partial(fiber.resume, ticket, answer))
+            self._engine.after(self._latency(self._dice_of(node)), partial(fiber.resume, ticket, answer))
 
-    def _hold(self, fiber: Fiber, ticket: int, ask: Ask, node: Node, after: Seconds) -> None:
+    def _hold(self, fiber: Fiber, ticket: int, ask: Ask, node: Node) -> None:
         """Until something changes, or the watch is over."""
         done = False
 
@@ -100,10 +109,10 @@ class Network:
             reply = self._commit(ask, node)
             self._seen[node.name] = self.version
             if not self.fails(node):
-                self._engine.after(after, partial(fiber.resume, ticket, reply))
+                self._engine.after(self._latency(self._dice_of(node)), partial(fiber.resume, ticket, reply))
 
-        self._watchers.append(_Watcher(answer))
-        self._engine.after(ask.watch, answer)
+        self._watchers.append(_Watcher(node, answer))
+        self._engine.after(ask.watch, answer, Sort.HELD)
 
     def _again(self, ask: Ask, node: Node) -> None:
         """A proxy sends it once more; nobody hears the answer."""
@@ -137,23 +146,23 @@ class Network:
     def _changed(self) -> None:
         self.version += 1
         watchers, self._watchers = self._watchers, []
-        for watcher in watchers:
+        for watcher in sorted(watchers, key=lambda one: one.node.index):
             # A node that polls sees it at its next look, one that watches at once.
-            self._engine.after(self._dice.between(0.0, self._poll), watcher.answer)
+            self._engine.after(self._dice_of(watcher.node).between(0.0, self._poll), watcher.answer)
 
     def _guard(self) -> None:
         """An expiring store forgets a lease that is not written again."""
         record = self.lease.record
         if self._expires_itself and record is not None:
             mark = record.mark
-            self._engine.after(record.ttl, lambda: self._expire(mark))
+            self._engine.after(record.ttl, lambda: self._expire(mark), Sort.HELD)
 
     def _expire(self, mark: str) -> None:
         record = self.lease.record
         if record is None or record.mark != mark or self.lease.released:
             return
         if How.KEPT in self.wrong:
-            self._engine.after(0.5, lambda: self._expire(mark))
+            self._engine.after(0.5, lambda: self._expire(mark), Sort.HELD)
             return
         self._world.log("store", f"the lease of {record.holder.name} runs out")
         self.lease.delete()

@@ -57,12 +57,17 @@ class Node:
         self.world = world
         self.index = index
         self.name = f"node-{index + 1}"
-        self.dice = world.dice.child(self.name)
+        self.dice = world.timed.child(self.name)
+        self.stepped = 0.0
         self.clock = NodeClock(world.start, 1000.0 + 100_000.0 * index)
         self.cut: dict[How, int] = {}
         self.halted: dict[How, int] = {}
         self.process: Process | None = None
         self._postponed: list[Callable[[], None]] = []
+
+    def set_right(self) -> None:
+        """Its wall clock is corrected, as NTP does; a step of it that is under way stays."""
+        self.clock.step(self.stepped - self.clock.error(self.world.engine.at))
 
     @property
     def stopped(self) -> bool:
@@ -153,6 +158,8 @@ class LeaseSide:
         self._sleep = Signal()
         self._inheritance = Inheritance()
         self.given_back: tuple[str, ...] = ()
+        self.renewals: tuple[float, ...] = ()
+        """When the last three renewals left, in world seconds."""
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 
@@ -240,6 +247,7 @@ class LeaseSide:
         operation, commit = self._request(request)
         if isinstance(request, Renew):
             world.moment(node, Moment.RENEWING)
+            self.renewals = (*self.renewals[-2:], world.engine.at)
         elif isinstance(request, Release):
             world.moment(node, Moment.RELEASING)
         watch = world.watch if isinstance(request, Observe) else 0.0

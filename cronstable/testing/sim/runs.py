@@ -61,6 +61,15 @@ class RunsSide:
         self._before: Instant | None = None
         self.decisions = DecisionRing()
 
+    @property
+    def is_idle(self) -> bool:
+        """No run, and no retry that waits."""
+        return not (self._flights or self._ladders)
+
+    def next_due(self) -> EpochSeconds | None:
+        """When something falls due, by this node's clock."""
+        return self._agenda.next_at
+
     # -- what is known ------------------------------------------------------------------------------------------------
 
     def running(self) -> Mapping[str, Job]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,20 +15,22 @@ from cronstable.core.sweep import Mode, auto_window, is_claimable
 from cronstable.testing.memory import MemoryLeaseStore
 from cronstable.testing.sim.checker import Checker, Counts, Violation
 from cronstable.testing.sim.claims import ClaimsSide
-from cronstable.testing.sim.dice import Dice
-from cronstable.testing.sim.engine import Ask, Engine, Fiber, Steps, pause
+from cronstable.testing.sim.dice import Dice, TimedDice
+from cronstable.testing.sim.engine import Ask, Engine, Fiber, Sort, Steps, pause
 from cronstable.testing.sim.faults import Fault, How, Kind, Moment, Weather, draw
 from cronstable.testing.sim.flavour import FLAVOURS, Flavour
 from cronstable.testing.sim.network import Network
 from cronstable.testing.sim.node import LeaseSide, Node, Process
 from cronstable.testing.sim.runs import RunsSide
+from cronstable.testing.sim.skip import Skipper
 
 STOP_ROUNDS = 3
 DRAIN: Seconds = 10.0
 """What a node that is told to stop waits for its runs."""
-SPAN: Seconds = 3600.0
+WATCHED: Seconds = 0.3
+"""How soon a node that watches looks again after an answer that came at once."""
 CALM = 0.25
-"""The last part of each hour, and of the whole, is without faults: the liveness phase."""
+"""The last part of each span, and of the whole, is without faults: the liveness phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class Setup:
     """What is simulated. ``backend``: a name of ``FLAVOURS``, or ``none``. Times in seconds.
 
     ``ttls``: one for each node that has another one than ``ttl``. ``window`` None: what ``auto`` stands for.
-    ``every``: from one fault to the next, on average. ``run_seconds``: how long a run takes, on average; ``failing``:
+    ``every``: from one fault to the next, on average; ``spell``: from one bad spell to the next, each of up to so many
+    faults. ``span``: from one calm to the next. ``run_seconds``: how long a run takes, on average; ``failing``:
     which part of them fails. ``coarse``: an idle node looks less often than it really would, and a waiting one watches,
     so that whole days take seconds. ``first_only``: the first violation ends it. ``start``: wall seconds at which it
     begins. ``plan``: the faults, instead of those that are drawn.
@@ -54,9 +58,12 @@ class Setup:
     mode: Mode = Mode.ALL
     limit: int = 100
     every: Seconds = 45.0
+    spell: int = 1
+    span: Seconds = 3600.0
     run_seconds: Seconds = 2.0
     failing: float = 0.1
     coarse: bool = True
+    skip_idle: bool = True
     first_only: bool = False
     start: float = 1_767_225_600.0
     store: type[MemoryLeaseStore] = MemoryLeaseStore
@@ -98,6 +105,7 @@ class World:
         self.setup = setup
         self.dice = Dice(f"{setup.seed}/{setup.backend}")
         self.engine = Engine(self.dice.child("order"))
+        self.timed = TimedDice(f"{setup.seed}/{setup.backend}/timed", lambda: self.engine.at)
         self.start = setup.start
         self.jobs: Mapping[str, Job] = {job.name: job for job in setup.jobs if job.options.enabled}
         self.elects = setup.backend != "none"
@@ -110,8 +118,9 @@ class World:
         self.run_seconds, self.failing = setup.run_seconds, setup.failing
         self.idle = 5.0 if setup.coarse else 0.0
         self.watch = self.flavour.timing.watch
-        if setup.coarse and self.flavour.polls:
-            self.watch = self.flavour.timing.renew_every
+        if setup.coarse:
+            # Longer than from one renewal to the next, so that a steady watch always ends with news.
+            self.watch = 1.5 * self.flavour.timing.renew_every
         self.lines: list[str] = []
         self.checker = Checker(self)
         poll = self.flavour.timing.poll if self.flavour.polls else 0.0
@@ -134,7 +143,8 @@ class World:
             timing = self.flavour.timing
             if ttl is not None:
                 timing = FLAVOURS[self.flavour.name](ttl, self.setup.connect_timeout).timing
-            self._timings[index] = replace(timing, watch=self.watch)
+            poll = min(timing.poll, WATCHED) if self.setup.coarse else timing.poll
+            self._timings[index] = replace(timing, watch=self.watch, poll=poll)
         return self._timings[index]
 
     def log(self, who: str, text: str) -> None:
@@ -175,6 +185,10 @@ class World:
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
+    def waits_for(self, moment: Moment) -> bool:
+        """Whether a fault waits for such an instant."""
+        return any(fault.moment is moment for fault, _ in self._armed)
+
     def moment(self, node: Node, moment: Moment) -> None:
         """An awkward instant of a node: a fault that waits for it strikes."""
         for armed in self._armed:
@@ -198,7 +212,7 @@ class World:
             self._strike(fault)
         else:
             self._armed.append((fault, until))
-            self.engine.after(until - self.engine.at, partial(self._disarm, (fault, until)))
+            self._later(until - self.engine.at, partial(self._disarm, (fault, until)))
 
     def _disarm(self, armed: tuple[Fault, Seconds]) -> None:
         if armed in self._armed:
@@ -218,11 +232,11 @@ class World:
             case How.CUT_SILENT | How.CUT_REFUSED | How.CUT_ANSWERS:
                 self._while(node.cut, fault)
             case How.STEPPED:
-                node.clock.step(fault.value)
-                self.engine.after(fault.seconds, partial(node.clock.step, -fault.value))
+                self._step(node, fault.value)
+                self._later(fault.seconds, partial(self._step, node, -fault.value))
             case How.DRIFTS:
                 node.clock.set_rate(fault.value, self.engine.at)
-                self.engine.after(fault.seconds, lambda: node.clock.set_rate(1.0, self.engine.at))
+                self._later(fault.seconds, partial(self._run_true, node))
             case How.DELETED | How.EXPIRED_EARLY:
                 self.checker.excuse(2 * max((self.setup.ttl, *self.setup.ttls.values())))
                 self.network.delete(str(fault.how))
@@ -238,7 +252,19 @@ class World:
                 del wrong[fault.how]
             self.log("fault", f"over: {fault.how}")
 
-        self.engine.after(fault.seconds, end)
+        self._later(fault.seconds, end)
+
+    def _step(self, node: Node, seconds: Seconds) -> None:
+        node.clock.step(seconds)
+        node.stepped += seconds
+
+    def _run_true(self, node: Node) -> None:
+        node.clock.set_rate(1.0, self.engine.at)
+        self._later(2.0, node.set_right)
+
+    def _later(self, seconds: Seconds, action: Callable[[], None]) -> None:
+        """What comes whatever the nodes do meanwhile."""
+        self.engine.after(seconds, action, Sort.FIXED)
 
     def _halt(self, node: Node, fault: Fault) -> None:
         node.halted[fault.how] = node.halted.get(fault.how, 0) + 1
@@ -253,13 +279,13 @@ class World:
                 node.clock.freeze(False, self.engine.at)
                 # Its boot clock did not count the time, so its deadline means nothing until its next answer (DESIGN 6).
                 self.checker.froze(node)
-                self.engine.after(2.0, lambda: node.clock.step(-node.clock.error(self.engine.at)))
+                self._later(2.0, node.set_right)
             if not node.halted:
                 self.log(node.name, "goes on")
                 self.checker.leaders()
                 node.resume()
 
-        self.engine.after(fault.seconds, end)
+        self._later(fault.seconds, end)
 
     def _kill(self, node: Node, down: Seconds) -> None:
         process = node.process
@@ -268,7 +294,7 @@ class World:
         if process.lease is not None and process.lease.leads():
             self.checker.gone()
         node.kill()
-        self.engine.after(down, lambda: self._boot(node))
+        self._later(down, lambda: self._boot(node))
 
     def _stop(self, node: Node, down: Seconds) -> None:
         process = node.process
@@ -320,7 +346,7 @@ class World:
         node = process.node
         self.log(node.name, "has stopped")
         node.kill()
-        self.engine.after(down, lambda: self._boot(node))
+        self._later(down, lambda: self._boot(node))
 
     # -- the whole ----------------------------------------------------------------------------------------------------
 
@@ -328,7 +354,7 @@ class World:
         """When there are faults."""
         total, found, at = self.setup.seconds, [], 0.0
         while at < total - 1:
-            length = min(SPAN, total - at)
+            length = min(self.setup.span, total - at)
             calm = max(CALM * length, min(self._settle() + 30.0, 0.6 * length))
             found.append((at + (min(30.0, length / 10) if at == 0 else 0.0), at + length - calm))
             at += length
@@ -344,9 +370,23 @@ class World:
         """The faults, drawn before anything runs."""
         if self.setup.plan is not None:
             return self.setup.plan
-        due = sorted({at - self.start for fires in self.due(self.setup.seconds).values() for at in fires[:2000]})
-        weather = Weather(self.setup.kinds, self.setup.every, self.spans(), self.setup.nodes, self.setup.ttl, due)
+        weather = Weather(
+            self.setup.kinds,
+            self.setup.every,
+            self.spans(),
+            self.setup.nodes,
+            self.setup.ttl,
+            self._next_due,
+            self.setup.spell,
+        )
         return draw(self.dice.child("faults"), weather)
+
+    def _next_due(self, after: Seconds) -> Seconds | None:
+        """When something falls due next that one node is to start, in world seconds."""
+        wall = math.floor(self.start + after)
+        fires = (job.schedule.next_after(wall) for job in self.jobs.values() if is_claimable(job))
+        at = min((fire for fire in fires if fire is not None), default=None)
+        return None if at is None else at - self.start
 
     def due(self, seconds: Seconds) -> dict[str, tuple[EpochSeconds, ...]]:
         """What falls due within so many seconds, of the jobs that one node is to start."""
@@ -361,13 +401,15 @@ class World:
         """All of it."""
         plan, spans = self.plan(), self.spans()
         for node in self.nodes:
-            self.engine.after(self.dice.between(0.0, 1.0), partial(self._boot, node))
+            self._later(self.dice.between(0.0, 1.0), partial(self._boot, node))
         for fault in plan:
             end = next((to for since, to in spans if fault.at < to), self.setup.seconds)
-            self.engine.after(fault.at, partial(self._arm, fault, end))
+            self._later(fault.at, partial(self._arm, fault, end))
         if self.elects:
             for _, end in spans:
-                self.engine.after(end + self._settle(), self.checker.calm)
+                self._later(end + self._settle(), self.checker.calm)
+        if self.setup.coarse and self.setup.skip_idle:
+            self.engine.skip = Skipper(self).skip
         self.engine.run(self.setup.seconds)
         if self.elects and not self.engine.halted:
             self.checker.finish(self.due(self.setup.seconds - self.window / 4), self.setup.seconds)

@@ -14,11 +14,11 @@ from cronstable.testing.sim.bugs import BUGS, Bug
 WITHIN = 2000
 """Seeds within which each bug has to be found."""
 FIRST = {
-    "deadline-from-the-answer": 4,
+    "deadline-from-the-answer": 37,
     "no-margin": 9,
-    "takeover-by-wall-clock": 12,
+    "takeover-by-wall-clock": 13,
     "taken-counts-as-mine": 69,
-    "keeps-what-was-decided-since": 15,
+    "keeps-what-was-decided-since": 21,
     "unknown-counts-as-lost": 5,
     "fenced-counts-as-won": 6,
     "store-says-won-for-taken": 4,
