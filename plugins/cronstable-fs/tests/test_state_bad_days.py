@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cronstable_fs.layout import Layout
 from cronstable_fs.settings import Topology
 from cronstable_fs.state import FilesystemStateStore, make
 from cronstable_fs.state_settings import StateSettings
@@ -472,3 +473,14 @@ def test_a_directory_that_cannot_be_read_is_damage_that_nobody_repairs(bench: Be
     assert "Permission denied" in damage.detail
     assert not damage.repaired
     assert bench.read() == ["1"]
+
+
+def test_what_an_election_keeps_in_the_same_directory_is_nothing_foreign(bench: Bench) -> None:
+    layout = Layout.of(str(bench.root.parent), bench.root.name, "cluster/leader")
+    for directory in (layout.reboot, layout.claims, layout.entries):
+        os.makedirs(directory, exist_ok=True)
+    for file in (layout.identity, layout.lock):
+        Path(file).write_text("an election's\n")
+    bench.append("1")
+    assert bench.inspect(repair=True) == []
+    assert Path(layout.identity).exists()

@@ -32,8 +32,8 @@ Piece: TypeAlias = Callable[[float, bool], "Iterator[Damage | DamagedRecord]"]
 
 _OF_THE_KERNEL: Final = (".nfs", ".fuse_hidden")
 """Beginnings of names that a network client gives to files which were removed while somebody had them open."""
-_OF_THE_ELECTION: Final = frozenset({"reboot", "claims", "entries"})
-"""Directories of an election over the same path and deployment."""
+_OF_THE_ELECTION: Final = frozenset({"reboot", "claims", "entries", "store-id"})
+"""What an election over the same path and deployment has there."""
 
 
 class Inspection:
