@@ -187,6 +187,28 @@ async def test_https_is_served_with_the_configured_certificate(
     assert reply.status == 200
 
 
+async def test_a_long_answer_that_is_kept_is_whole_over_https_also_for_who_reads_late(
+    host: Any, port: int, run_service: Any, client_for: Any, certificates: Certificates, make_job: Any
+) -> None:
+    host.add(*(make_job(f"job {n}", command="x" * 9000) for n in range(300)))
+    call = client_for(("127.0.0.1", port), certificates.client())
+    async with run_service(host, {"listen": [f"https://127.0.0.1:{port}"], "tls": certificates.section()}):
+        whole = await call("GET", "/jobs")
+        reader, writer = await call.open()
+        writer.transport.pause_reading()
+        writer.write(b"GET /jobs HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        await writer.drain()
+        await anyio.wait_all_tasks_blocked()
+        writer.transport.resume_reading()
+        for _ in range(2):
+            with anyio.fail_after(20):
+                head = await reader.readuntil(b"\r\n\r\n")
+                body = await reader.readexactly(len(whole.body))
+            assert head.startswith(b"HTTP/1.1 200 OK")
+            assert body == whole.body
+        writer.close()
+
+
 async def test_a_client_certificate_is_compulsory_with_a_client_ca(
     host: Any, port: int, run_service: Any, client_for: Any, certificates: Certificates
 ) -> None:
