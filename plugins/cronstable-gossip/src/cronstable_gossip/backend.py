@@ -28,6 +28,8 @@ PUBLISH_EVERY: Final[Seconds] = 5.0
 STOP_DEADLINE: Final[Seconds] = 5.0
 REFRESH_SHARE: Final = 0.9
 """Of connectTimeout: an immediate round ends before whoever waits for it gives up."""
+GRACE_SHARE: Final = 0.05
+"""Of connectTimeout: how long a question on its way is waited for before it is given up for a new one."""
 
 
 def make(context: ElectionContext, host: Host) -> GossipElection:
@@ -182,8 +184,14 @@ class GossipElection:
                 continue
             poll = self._polls[index]
             if poll is not None:
-                poll.cancel()
+                # A busy machine has the answer already, and to drop the question would cost both sides a handshake.
+                grace = GRACE_SHARE * self._timing.timeout
+                asyncio.get_running_loop().call_later(grace, self._give_up, index, poll)
             self._wakes[index].set()
+
+    def _give_up(self, index: int, poll: anyio.CancelScope) -> None:
+        if self._polls[index] is poll:
+            poll.cancel()
 
     def _settle(self) -> None:
         """Draw conclusions, and tell whoever waits when they differ."""
