@@ -368,8 +368,13 @@ def _must_flush(state: ClaimState, wants: Wants, now: Instant) -> bool:
 
 def _told(state: ClaimState, wants: Wants) -> tuple[str, ...]:
     """What others started and could not say in the log: it is said for them, and not taken for lost."""
-    mine = {claim.run_id for claim in state.pending} | set(state.begun) | state.dropped.keys()
-    return tuple(sorted(run for run in wants.begun if run in state.ledger.unstarted and run not in mine))
+    not_told = {claim.run_id for claim in state.pending} | set(state.begun) | state.dropped.keys() | _returned(state)
+    return tuple(sorted(run for run in wants.begun if run in state.ledger.unstarted and run not in not_told))
+
+
+def _returned(state: ClaimState) -> frozenset[str]:
+    """What a holder before gave back: it promised not to spawn that, though its entry may still show it on its way."""
+    return state.ledger.returned | (state.term.returned if state.term is not None else frozenset())
 
 
 def _claimable(ledger: Ledger, starts: tuple[Start, ...], now: Instant) -> tuple[tuple[Start, ...], tuple[Start, ...]]:
@@ -392,15 +397,16 @@ def _claimable(ledger: Ledger, starts: tuple[Start, ...], now: Instant) -> tuple
 def _leftovers(state: ClaimState, term: Term, wants: Wants) -> tuple[tuple[Start, ...], tuple[Skip, ...]]:
     """Claims that were never started and are nobody's any more: each is started again or gets its reason."""
     mine = {claim.run_id for claim in state.pending} | set(state.begun)
+    returned = _returned(state)
     starts: list[Start] = []
     skips: list[Skip] = []
     for run_id, (job, at) in state.ledger.unstarted.items():
-        if run_id in mine or run_id in wants.begun:
+        if run_id in mine or (run_id in wants.begun and run_id not in returned):
             continue
         attempt = state.ledger.attempt(job, at)
         if run_id in state.dropped:
             skips.append(Skip(job, at, state.dropped[run_id]))
-        elif run_id in term.returned or run_id in state.ledger.returned:
+        elif run_id in returned:
             starts.append(Start(job, at, attempt, late=True))
         elif not wants.settled:
             continue

@@ -96,6 +96,11 @@ class Session:
         return self.state.begun[:SKIPS] if tells else ()
 
     @property
+    def unspawned(self) -> frozenset[str]:
+        """Run ids of what was won, or given back, and never became a process: its entry does not show these."""
+        return frozenset((*(claim.run_id for claim in self.state.pending), *self.state.returning))
+
+    @property
     def is_open(self) -> bool:
         """Whether the term's open record landed."""
         return claim_log.is_open(self.state)

@@ -6,7 +6,7 @@ at again is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -185,6 +185,10 @@ class Handover:
         return [(job, run) for run, job in running.items() if run in wanted]
 
 
-def minded(running: Mapping[str, Job]) -> dict[str, str]:
-    """Run to job, of what somebody elsewhere has to mind."""
-    return {run: job.name for run, job in running.items() if job.options.concurrency_policy in MINDS}
+def minded(running: Mapping[str, Job], unspawned: Collection[str] = ()) -> dict[str, str]:
+    """Run to job, of what somebody elsewhere has to mind. ``unspawned``: on their way, not to be taken for started."""
+    return {
+        run: job.name
+        for run, job in running.items()
+        if job.options.concurrency_policy in MINDS and run not in unspawned
+    }

@@ -41,7 +41,7 @@ class Entries:
 
     async def leave(self) -> None:
         """Say what is still under way here; to be called before the lease is let go, and again and again after."""
-        await self._say(minded(self._launcher.running()), (), self._unsaid())
+        await self._say(minded(self._launcher.running(), self._session.unspawned), (), self._unsaid())
 
     async def drain(self) -> None:
         """Refresh what is said until cancelled, and end what a successor wants ended."""

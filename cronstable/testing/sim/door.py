@@ -128,7 +128,7 @@ class Entries:
 
     def leave(self) -> Steps[None]:
         """See ``Entries.leave``."""
-        yield from self._say(minded(self._process.runs.running()), (), self._unsaid())
+        yield from self._say(minded(self._process.runs.running(), self._session.unspawned), (), self._unsaid())
 
     def drain(self) -> Steps[None]:
         """See ``Entries.drain``."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cronstable.testing.sim import FLAVOURS, Kind, Setup, simulate
+from cronstable.testing.sim import FLAVOURS, Fault, How, Kind, Moment, Setup, simulate
 from cronstable.testing.sim.faults import MOMENTS
 
 Make = Callable[..., Setup]
@@ -64,3 +64,12 @@ def test_killing_the_leader_again_and_again_loses_nothing_but_what_it_says(setup
     assert result.counts.terms > 5
     assert result.counts.duplicates == 0
     assert result.counts.misses <= 3
+
+
+def test_a_stop_right_after_the_first_of_several_spawns_loses_none_of_the_others(setup_of: Make) -> None:
+    """What is on its way to a process when its node stops is given back, and nobody takes it for started."""
+    stops = tuple(Fault(57.0 + 60.0 * n, How.STOPPED, 0, 5.0, Moment.STARTED) for n in range(9))
+    result = simulate(setup_of("stops", seconds=600.0, plan=stops, failing=0.0))
+    assert not result.violations
+    assert result.counts.terms > 5
+    assert result.counts.skips.get("claimed-not-started", 0) == 0
