@@ -254,11 +254,18 @@ class Desk:
         if gate.verdict is Verdict.RUN:
             if not may_work or not claim_log.may_spawn(session.state, claim.run_id):
                 return Decision(Verdict.DEFER, Reason.FENCED)
-            session.feed(Spawned(claim.run_id), now)
+            session.feed(Spawned(claim.run_id, lives=False), now)
             self._retries.pop(key_of(claim.start), None)
             self._launching.pop(claim.run_id, None)
             return gate
         return replace(gate, verdict=Verdict.SKIP if gate.reason in FINAL else Verdict.DEFER)
+
+    def lives(self, session: Session, job: str, run_id: str, now: Instant) -> bool:
+        """A process lives; True when that has to be said at once: what the log does not know is started again."""
+        if run_id not in session.state.spawning:
+            return False
+        session.feed(Spawned(run_id), now)
+        return job in session.rerun
 
     def over(self, session: Session, claim: Claim, refusal: Decision | None, now: Instant) -> bool:
         """The launcher is done with it. What was only refused for now stays ours and is launched again.
@@ -267,6 +274,9 @@ class Desk:
         """
         self._launching.pop(claim.run_id, None)
         self._retries.pop(key_of(claim.start), None)
+        if claim.run_id in session.state.spawning:
+            # It could not be made. That is a start which failed, and not one to be made again.
+            session.feed(Spawned(claim.run_id), now)
         if all(one.run_id != claim.run_id for one in session.state.pending):
             return False
         if refusal is not None and refusal.verdict is Verdict.DEFER:

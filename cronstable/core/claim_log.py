@@ -137,9 +137,8 @@ def step(state: ClaimState, event: Event, now: Instant) -> Result:
             return _found(state, number, data, now)
         case Answer():
             return _answered(state, event, now)
-        case Spawned(run_id):
-            begun_at = now.boot if state.begun_at is None else state.begun_at
-            return replace(_without(state, run_id), begun=(*state.begun, run_id), begun_at=begun_at), ()
+        case Spawned(run_id, lives):
+            return _spawned(_without(state, run_id), run_id, lives, now), ()
         case Handed(run_id, waits):
             pending = tuple(replace(c, handed=waits) if c.run_id == run_id else c for c in state.pending)
             return replace(state, pending=pending), ()
@@ -147,6 +146,14 @@ def step(state: ClaimState, event: Event, now: Instant) -> Result:
             return replace(_without(state, run_id), dropped=MappingProxyType({**state.dropped, run_id: reason})), ()
         case _:
             assert_never(event)
+
+
+def _spawned(state: ClaimState, run_id: str, lives: bool, now: Instant) -> ClaimState:
+    if not lives:
+        return replace(state, spawning=(*state.spawning, run_id))
+    spawning = tuple(one for one in state.spawning if one != run_id)
+    begun_at = now.boot if state.begun_at is None else state.begun_at
+    return replace(state, spawning=spawning, begun=(*state.begun, run_id), begun_at=begun_at)
 
 
 def _without(state: ClaimState, run_id: str) -> ClaimState:
@@ -351,10 +358,12 @@ def _flush(state: ClaimState, term: Term, event: Ready, now: Instant) -> Result:
     state = replace(state, pending=(), returning=given_up)
     returned = tuple(run for run in given_up if run in unstarted and run not in state.ledger.returned)[:SKIPS]
     skips = tuple(Skip(*unstarted[run], reason) for run, reason in state.dropped.items() if run in unstarted)[:SKIPS]
-    if not state.begun and not returned and not skips:
+    # What is being made will live: this process does not end before.
+    begun = (*state.begun, *(run for run in state.spawning if run in unstarted))[:SKIPS]
+    if not begun and not returned and not skips:
         return state, ()
     head = _head(state, term, event.nonce, state.ledger.floor, now)
-    return _send(state, state.ledger.last + 1, Record(head, (), skips, state.begun[:SKIPS], returned))
+    return _send(state, state.ledger.last + 1, Record(head, (), skips, begun, returned))
 
 
 def _must_flush(state: ClaimState, wants: Wants, now: Instant) -> bool:
@@ -366,9 +375,14 @@ def _must_flush(state: ClaimState, wants: Wants, now: Instant) -> bool:
     return reruns or now.boot >= state.begun_at + FLUSH_AFTER
 
 
+def _mine(state: ClaimState) -> set[str]:
+    """What this process is to start, is starting, or started and did not say yet."""
+    return {claim.run_id for claim in state.pending} | {*state.spawning, *state.begun}
+
+
 def _told(state: ClaimState, wants: Wants) -> tuple[str, ...]:
     """What others started and could not say in the log: it is said for them, and not taken for lost."""
-    not_told = {claim.run_id for claim in state.pending} | set(state.begun) | state.dropped.keys() | _returned(state)
+    not_told = _mine(state) | state.dropped.keys() | _returned(state)
     return tuple(sorted(run for run in wants.begun if run in state.ledger.unstarted and run not in not_told))
 
 
@@ -396,7 +410,7 @@ def _claimable(ledger: Ledger, starts: tuple[Start, ...], now: Instant) -> tuple
 
 def _leftovers(state: ClaimState, term: Term, wants: Wants) -> tuple[tuple[Start, ...], tuple[Skip, ...]]:
     """Claims that were never started and are nobody's any more: each is started again or gets its reason."""
-    mine = {claim.run_id for claim in state.pending} | set(state.begun)
+    mine = _mine(state)
     returned = _returned(state)
     starts: list[Start] = []
     skips: list[Skip] = []

@@ -93,7 +93,7 @@ class Session:
     def unsaid(self, boot: float) -> tuple[str, ...]:
         """What was started and cannot be said in the log by this process: it is told in its entry (claims.md 16)."""
         tells = self.closing or (self.term is None and boot < self._ended_at + TELL_FOR)
-        return self.state.begun[:SKIPS] if tells else ()
+        return (*self.state.begun, *self.state.spawning)[:SKIPS] if tells else ()
 
     @property
     def unspawned(self) -> frozenset[str]:

@@ -251,7 +251,7 @@ class ClaimState:
 
     ``pending``: claims won and not spawned, kept over terms (claims.md 7). ``dropped``: run id to reason of claims that
     this process will not spawn, until that is in the log. ``returning``: claims that a stopping process gives up.
-    ``begun``: spawned, not yet in the log; ``begun_at``: the
+    ``spawning``: their processes are being made. ``begun``: spawned, not yet in the log; ``begun_at``: the
     boot instant of the oldest. ``store_at``: the store's clock when it last answered.
     ``sets``: the job sets this process loaded, newest first. ``full``: the last append found no room.
     """
@@ -265,6 +265,7 @@ class ClaimState:
     pending: tuple[Claim, ...] = ()
     dropped: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     returning: tuple[str, ...] = ()
+    spawning: tuple[str, ...] = ()
     begun: tuple[str, ...] = ()
     begun_at: float | None = None
     store_at: float | None = None
@@ -351,9 +352,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """The process of this run lives."""
+    """The process of this run lives. ``lives`` False: it is being made, and nobody else may start the run any more.
+
+    Only what lives is said in the log: a node that is killed in between has started nothing.
+    """
 
     run_id: str
+    lives: bool = True
 
 
 @dataclass(frozen=True, slots=True)

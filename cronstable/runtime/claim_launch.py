@@ -109,9 +109,6 @@ class ClaimLaunch:
         if decision.verdict is Verdict.RUN:
             self._older.begun(key_of(claim.start), claim.run_id)
             self._settled.set()
-            if job.name in session.rerun:
-                # Said at once: a run that the log does not know is started again when this node dies.
-                self._poke()
         return decision
 
     def _over(self, session: Session, claim: Claim, refusal: Decision | None) -> None:

@@ -37,6 +37,7 @@ from cronstable.core.claim_values import (
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.job import Job
+from cronstable.core.runs import LiveRun, RunRecord
 from cronstable.core.store import Full, Unknown
 from cronstable.core.sweep import is_claimable
 from cronstable.plugin.protocols import Ids
@@ -157,6 +158,15 @@ class ClaimsDriver:
         self.poke()
         return True
 
+    def started(self, job: Job, run: LiveRun) -> None:
+        """A process lives: as the launcher's ``RunListener``."""
+        session = self._session
+        if session is not None and self._desk.lives(session, job.name, run.key.run_id, self._clock.now()):
+            self.poke()
+
+    def finished(self, job: Job, record: RunRecord) -> None:
+        """How it ended is no matter of claims."""
+
     def load(self) -> None:
         """The job set changed."""
         if self._session is not None:
@@ -237,7 +247,8 @@ class ClaimsDriver:
 
     def _end_session(self) -> None:
         if self._bound is not None:
-            self._begun, self._bound = self._bound.session.state.begun, None
+            state = self._bound.session.state
+            self._begun, self._bound = (*state.begun, *state.spawning), None
 
     def _follow_term(self, bound: Bound) -> None:
         if bound.session.follow(bound.claims.term, self._clock.now()):

@@ -169,7 +169,7 @@ class Daemon:
         self.claims.retry_refused = self.retries.refused
         self.launcher.admission = self.retries
         self.launcher.tracer = parts.tracer
-        self.launcher.listeners += (self.guard, self.retries, self.lateness)
+        self.launcher.listeners += (self.claims, self.guard, self.retries, self.lateness)
         self.companions = Companions(self.host)
         self.companions.attach(self.launcher)
         self.durable = Durable(

@@ -94,6 +94,11 @@ class ClaimsSide:
         """See ``ClaimsDriver.forget_retries``."""
         self._desk.forget_retries(self._session, job, self._process.now())
 
+    def started(self, job: Job, run_id: str) -> None:
+        """See ``ClaimsDriver.started``."""
+        if self._desk.lives(self._session, job.name, run_id, self._process.now()):
+            self.poke()
+
     def poke(self) -> None:
         """Look again now."""
         self._woken = True
@@ -321,8 +326,6 @@ class ClaimsSide:
         decision = self._desk.permit(self._session, claim, gate, self.may_work(), self._process.now())
         if decision.verdict is Verdict.RUN:
             self._settled.set()
-            if job.name in self._session.rerun:
-                self.poke()
         return decision
 
     def _over(self, claim: Claim, refusal: Decision | None) -> None:

@@ -209,6 +209,8 @@ class RunsSide:
         if refusal is None:
             self.record(flight.job, flight.key.scheduled_at, decision)
             self._world.checker.started(self._process, flight.job, flight.key, flight.fence)
+            if self._process.claims is not None:
+                self._process.claims.started(flight.job, flight.key.run_id)
             self._world.moment(self._node, Moment.STARTED)
             yield from self._live(flight)
             self._land(flight, None)

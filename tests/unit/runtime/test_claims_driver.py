@@ -136,7 +136,7 @@ class Node:
         self.claims.retry_refused = self.retries.refused
         self.claims.retry_spent = self.retries.spent
         self.launcher.admission = self.retries
-        self.launcher.listeners += (self.retries,)
+        self.launcher.listeners += (self.claims, self.retries)
         self.scope = anyio.CancelScope()
         self.over = anyio.Event()
 
@@ -178,6 +178,7 @@ class Node:
     ) -> RunRecord:
         await anyio.sleep(self.fleet.prepare)
         permit()
+        await anyio.sleep(self.fleet.spawning)
         key, now = request.key, self.clock.now().wall
         at = key.scheduled_at or 0
         fence = request.variables.get("CRONSTABLE_FENCE")
@@ -248,6 +249,7 @@ class Fleet:
     nodes: list[Node] = field(default_factory=list)
     prepare: float = 0.001
     lasts: float = 0.0
+    spawning: float = 0.0
     failing: frozenset[str] = frozenset()
     catch_up: Mapping[str, Json] = field(default_factory=dict)
     jobs: tuple[Job, ...] = (job(),)
@@ -847,6 +849,19 @@ def test_a_start_of_a_job_that_is_rerun_is_in_the_log_before_anything_else_happe
             assert f.records()[-1].begun == ()
             await f.until_wall(37)
             assert f.records()[-1].begun == (f.starts[-1].run_id,)
+
+    run_virtual(story)
+
+
+def test_a_node_that_is_killed_while_a_process_is_being_made_has_started_nothing() -> None:
+    async def story() -> None:
+        async with fleet(jobs=(job("again", "0 * * * * * *", onUnfinishedClaim="rerun"),), spawning=0.5) as f:
+            first = await f.node("a")
+            await f.node("b")
+            await f.until_wall(0.3)
+            first.kill()
+            await f.until_wall(50)
+            assert [(start.node, start.attempt) for start in f.starts] == [("b", 1)]
 
     run_virtual(story)
 
