@@ -91,7 +91,11 @@ class EventLog:
                 seen = now
 
     def _believed(self) -> Believed:
-        view = self._host.snapshot().cluster
+        try:
+            view = self._host.snapshot().cluster
+        except Exception:  # a bug there is told to whoever asks for a document; streams go on
+            self._host.log.debug("web: the cluster could not be looked at", exc_info=True)
+            return Believed()
         if view is None:
             return Believed()
         alone = view.distribution != SPREAD
