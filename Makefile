@@ -18,7 +18,7 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint format typecheck test pytest check endurance test-kubernetes snapshot clean
+.PHONY: help venv lint format typecheck test pytest check years endurance test-kubernetes snapshot clean
 
 help: ## what there is to do
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -66,7 +66,14 @@ REPEATS ?= 50
 # SEEDS: on how many seeds the simulator tries each backend; two thousand are half a cluster-month.
 SEEDS ?= 2000
 
+# YEARS: of a simulated cluster, a month at a time, the backends taking turns.
+YEARS ?= 10
+
+years: $(READY) ## ten simulated cluster-years under faults, in two processes (less than half an hour)
+	$(BIN)/python -m cronstable simulate -c tests/cases/simulator/year.yaml --years $(YEARS) --backend each --faults all --fault-every 9000 --fault-spell 3 --failing 0.05
+
 endurance: $(READY) ## ten faults of each kind on real daemons, thousands of simulations, the live tests fifty times (hours)
+	$(MAKE) years
 	CRONSTABLE_ENDURANCE_ROUNDS=10 $(BIN)/python -m pytest tests/live
 	CRONSTABLE_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/testing/sim
 	for i in $$(seq $(REPEATS)); do $(BIN)/python -m pytest -q -x tests/live || exit 1; done

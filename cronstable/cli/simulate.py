@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
 import click
@@ -12,11 +13,16 @@ from cronstable.cli.main import DEFAULT_CONFIG, FAILED, OK, USAGE
 
 if TYPE_CHECKING:
     from cronstable.config import ClusterConfig, Config
-    from cronstable.testing.sim import Kind, Result, Setup
+    from cronstable.testing.sim import Counts, Kind, Result, Setup
 
 KINDS: Final = ("kill", "pause", "partition", "clock", "store")
 BACKENDS: Final = ("filesystem", "etcd", "kubernetes", "none")
 NONE: Final = "none"
+EACH: Final = "each"
+"""All backends with a lease take turns."""
+START: Final = "2026-01-01T00:00:00Z"
+LONG_SPAN: Final = 2.5
+"""From one calm to the next there is time for so many spells of faults, and an hour at least."""
 SHOWN: Final = 10
 """Violations that are shown one by one."""
 FINE: Final = 1800.0
@@ -27,11 +33,15 @@ FINE: Final = 1800.0
 @click.option("-c", "--config", "path", metavar="PATH", default=DEFAULT_CONFIG, help="File or directory.")
 @click.option("--nodes", type=click.IntRange(1, 100), default=3, show_default=True, help="How many daemons.")
 @click.option("--hours", type=click.FloatRange(0.01, 8784), default=24.0, show_default=True, help="For how long.")
+@click.option("--years", type=click.FloatRange(0.0001, 1000), help="Instead of hours: months, in two processes.")
 @click.option("--seed", default="0", show_default=True, help="Any text; the same one gives the same run.")
 @click.option("--faults", default="", metavar="LIST", help=f"Of {','.join(KINDS)}, or all; default: none.")
 @click.option("--fault-every", type=click.FloatRange(1), default=300.0, show_default=True, help="Seconds, on average.")
-@click.option("--backend", type=click.Choice(BACKENDS), help="Instead of the one that is configured.")
-@click.option("--from", "start", metavar="T", default="2026-01-01T00:00:00Z", show_default=True, help="Begin then.")
+@click.option(
+    "--fault-spell", type=click.IntRange(1, 20), default=1, show_default=True, help="At most, close together."
+)
+@click.option("--backend", type=click.Choice((*BACKENDS, EACH)), help="Instead of the one that is configured.")
+@click.option("--from", "start", metavar="T", default=START, show_default=True, help="Begin then.")
 @click.option("--run-seconds", type=click.FloatRange(0), default=2.0, show_default=True, help="Of a run, on average.")
 @click.option("--failing", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Part of runs that fail.")
 @click.option("--log", "log", type=click.File("w", lazy=False), metavar="FILE", help="Write every event, one a line.")
@@ -41,9 +51,11 @@ def simulate_command(
     path: str,
     nodes: int,
     hours: float,
+    years: float | None,
     seed: str,
     faults: str,
     fault_every: float,
+    fault_spell: int,
     backend: str | None,
     start: str,
     run_seconds: float,
@@ -64,7 +76,27 @@ def simulate_command(
     config = _config(path)
     if config is None:
         return USAGE
-    setup = _setup(config, backend, _kinds(faults), start, nodes, hours * 3600, seed, fault_every, run_seconds, failing)
+    if backend == EACH and years is None:
+        raise click.UsageError(f"--backend {EACH} is for --years: the backends take turns from month to month")
+    seconds = (hours if years is None else years * 8760) * 3600
+    setup = _setup(
+        config,
+        BACKENDS[0] if backend == EACH else backend,
+        _kinds(faults),
+        start,
+        nodes,
+        seconds,
+        seed,
+        fault_every,
+        run_seconds,
+        failing,
+    )
+    setup = replace(setup, spell=fault_spell, span=max(3600.0, LONG_SPAN * fault_every))
+    if years is not None:
+        if log is not None or shrink:
+            raise click.UsageError("--years keeps no log and shrinks nothing: simulate the month that is named again")
+        backends = [name for name in BACKENDS if name != NONE] if backend == EACH else [setup.backend]
+        return _years(setup, years, backends, path, as_json=as_json)
     result = simulate(setup)
     if log is not None:
         log.writelines(f"{line}\n" for line in result.log)
@@ -74,6 +106,37 @@ def simulate_command(
     else:
         _print(result, least, path)
     return FAILED if result.violations else OK
+
+
+def _years(setup: Setup, years: float, backends: Sequence[str], path: str, *, as_json: bool) -> int:
+    from cronstable.testing.sim import years as simulated
+
+    setups = simulated.months(setup, years, backends)
+    done = []
+    for month in simulated.run(setups, processes=2):
+        done.append(month)
+        click.echo(f"{len(done)} of {len(setups)} months", err=True)
+        if month.violations and not as_json:
+            click.echo(f"{month.violations[0]}\n  again: {_again(month.setup, path)}")
+    counts, faults = simulated.total(done)
+    broken = sum(len(month.violations) for month in done)
+    facts = {
+        "years": years,
+        "nodes": setup.nodes,
+        "backends": backends,
+        "seed": setup.seed,
+        "faults": faults,
+        "violations": broken,
+        "events": sum(month.events for month in done),
+        **_numbers(counts),
+    }
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        click.echo(f"{years:g} cluster-years of {setup.nodes} nodes, {' and '.join(backends)}, {faults} faults")
+        _print_table(_rows(counts))
+        click.echo("every invariant held" if not broken else f"invariants did not hold {broken} times")
+    return FAILED if broken else OK
 
 
 def _config(path: str) -> Config | None:
@@ -169,6 +232,15 @@ def _data(result: Result, least: Result | None) -> dict[str, object]:
         "seconds": setup.seconds,
         "seed": setup.seed,
         "faults": len(result.plan),
+        **_numbers(counts),
+        "violations": [{"invariant": v.invariant, "at": round(v.at, 3), "text": v.text} for v in result.violations],
+        "shrunk": None if least is None else [str(fault) for fault in least.plan],
+        "digest": result.digest,
+    }
+
+
+def _numbers(counts: Counts) -> dict[str, object]:
+    return {
         "due": counts.due,
         "starts": counts.starts,
         "late": counts.late,
@@ -179,15 +251,11 @@ def _data(result: Result, least: Result | None) -> dict[str, object]:
         "terms": counts.terms,
         "worstTakeoverSeconds": round(counts.worst_takeover, 3),
         "worstLatenessSeconds": round(counts.worst_lateness, 3),
-        "violations": [{"invariant": v.invariant, "at": round(v.at, 3), "text": v.text} for v in result.violations],
-        "shrunk": None if least is None else [str(fault) for fault in least.plan],
-        "digest": result.digest,
     }
 
 
 def _print(result: Result, least: Result | None, path: str) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
@@ -196,10 +264,8 @@ def _print(result: Result, least: Result | None, path: str) -> None:
     console.print(
         f"{setup.nodes} nodes, {setup.seconds / 3600:g} h, {election}, {len(result.plan)} faults", style="bold"
     )
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for label, value in _rows(result):
-        table.add_row(Text(label), Text(value, justify="right"))
-    console.print(table)
+    rows = _rows(result.counts)
+    _print_table(rows if setup.backend != NONE else [row for row in rows if row[0] in ("starts", "  retries")])
     for violation in result.violations[:SHOWN]:
         console.print(Text(str(violation), style="red"))
     if len(result.violations) > SHOWN:
@@ -213,9 +279,19 @@ def _print(result: Result, least: Result | None, path: str) -> None:
     console.print(Text(f"events {result.digest[:16]}; again: {_again(setup, path)}"))
 
 
-def _rows(result: Result) -> Sequence[tuple[str, str]]:
-    counts = result.counts
-    rows = [
+def _print_table(rows: Sequence[tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for label, value in rows:
+        table.add_row(Text(label), Text(value, justify="right"))
+    Console(highlight=False, soft_wrap=True).print(table)
+
+
+def _rows(counts: Counts) -> Sequence[tuple[str, str]]:
+    return [
         ("due", str(counts.due)),
         ("starts", str(counts.starts)),
         ("  late", str(counts.late)),
@@ -227,7 +303,6 @@ def _rows(result: Result) -> Sequence[tuple[str, str]]:
         ("worst takeover", f"{counts.worst_takeover:.1f} s"),
         ("latest start", f"{counts.worst_lateness:.1f} s"),
     ]
-    return rows if result.setup.backend != NONE else [row for row in rows if row[0] in ("starts", "  retries")]
 
 
 def _again(setup: Setup, path: str) -> str:
@@ -236,4 +311,17 @@ def _again(setup: Setup, path: str) -> str:
     parts += [f"--seed {setup.seed}", f"--backend {setup.backend}"]
     if setup.kinds:
         parts += [f"--faults {','.join(setup.kinds)}", f"--fault-every {setup.every:g}"]
+    others = (
+        ("--fault-spell", setup.spell, 1),
+        ("--run-seconds", setup.run_seconds, 2.0),
+        ("--failing", setup.failing, 0.0),
+        ("--from", _instant_text(setup.start), START),
+    )
+    parts += [f"{name} {value}" for name, value, usual in others if value != usual]
     return " ".join(parts)
+
+
+def _instant_text(start: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(start, UTC).isoformat().replace("+00:00", "Z")

@@ -96,3 +96,31 @@ def test_unknown_faults_and_broken_configurations_are_wrong_usage(config: Path, 
     broken = tmp_path / "broken.yaml"
     broken.write_text("jobs: [{name: a}]\n")
     assert simulate(broken).return_value == 2
+
+
+def test_years_are_simulated_month_by_month_on_each_backend(config: Path) -> None:
+    done = simulate(
+        config, "--years", "0.0002", "--backend", "each", "--faults", "kill", "--fault-every", "600", "--json"
+    )
+    assert done.return_value == 0, done.output
+    facts = json.loads(done.stdout)
+    assert facts["backends"] == ["filesystem", "etcd", "kubernetes"]
+    assert (facts["violations"], facts["duplicates"]) == (0, 0)
+    assert facts["due"] > 100
+    assert "3 of 3 months" in done.stderr
+
+
+def test_what_goes_with_years_alone_and_what_does_not_is_said(config: Path) -> None:
+    assert "--backend each is for --years" in str(simulate(config, "--backend", "each").exception)
+    assert "keeps no log" in str(simulate(config, "--years", "0.001", "--shrink").exception)
+
+
+def test_a_month_of_a_year_can_be_seen_again(config: Path) -> None:
+    bug = next(bug for bug in BUGS if bug.name == "opens-without-reading")
+    weather = ("--faults", "all", "--fault-every", "60", "--fault-spell", "3", "--failing", "0.5")
+    with bug.planted():
+        done = simulate(config, "--years", "0.0002", *weather, "--from", "2026-03-01T00:00:00Z")
+    assert done.return_value == 1
+    again = next(line for line in done.output.splitlines() if "again: " in line)
+    for text in ("--hours 1.752 --seed 0/1", "--fault-spell 3", "--failing 0.5", "--from 2026-03-01T00:00:00Z"):
+        assert text in again
