@@ -81,10 +81,10 @@ class Handover:
         self._told = bool(runs or cancel or begun)
         return encode(Entry(self._token, nonce, MappingProxyType(dict(runs)), cancel, begun)) if self._told else b""
 
-    @property
-    def is_quiet(self) -> bool:
-        """Nobody has anything to say of runs that go on."""
-        return not (self._watch or self._cancel or self._told)
+    def is_quiet(self, boot: float) -> bool:
+        """Nobody who lives has anything to say of runs that go on."""
+        alive = any(boot < standing.since + self._ttl for standing in self._watch.values())
+        return not (alive or self._cancel or self._told)
 
     # -- the leader
 

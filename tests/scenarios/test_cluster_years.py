@@ -18,7 +18,7 @@ WEATHER = ("--faults", "all", "--fault-every", "9000", "--fault-spell", "3", "--
 
 
 def test_no_invariant_breaks_in_the_life_of_a_cluster() -> None:
-    years = os.environ.get("CRONSTABLE_SIM_YEARS", "0.02")
+    years = os.environ.get("CRONSTABLE_SIM_YEARS", "0.04")
     options = ["-c", str(YEAR), "--years", years, "--backend", "each", *WEATHER, "--json", "--seed", "ci"]
     done = CliRunner().invoke(simulate_command, options, standalone_mode=False)
     facts = json.loads(done.stdout)

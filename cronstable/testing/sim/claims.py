@@ -166,7 +166,11 @@ class ClaimsSide:
         """Nothing is under way or owed here, and nothing is to be said."""
         session, now = self._session, self._process.now()
         state, left, ahead = session.state, session.left, session.horizon.next_at
-        if session.closing or state.flight is not None or not (self._desk.is_idle and session.handover.is_quiet):
+        if (
+            session.closing
+            or state.flight is not None
+            or not (self._desk.is_idle and session.handover.is_quiet(now.boot))
+        ):
             return False
         if session.term is None:
             return state.term is None
