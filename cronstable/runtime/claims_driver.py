@@ -37,6 +37,7 @@ from cronstable.core.claim_values import (
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.job import Job
+from cronstable.core.occurrence import scheduled_at_text
 from cronstable.core.runs import LiveRun, RunRecord
 from cronstable.core.store import Full, Unknown
 from cronstable.core.sweep import is_claimable
@@ -368,7 +369,8 @@ class ClaimsDriver:
     def _skipped(self, skips: Iterable[Skip]) -> None:
         for skip in self._desk.logged(skips):
             if skip.reason == Reason.CLAIMED_NOT_STARTED:
-                self._log.warning("job %s: %d was claimed and is not known to have started", skip.job, skip.at)
+                due = scheduled_at_text(skip.at)
+                self._log.warning("job %s: what was due at %s was claimed and is not known to have started", skip.job, due)
             self._record(skip.job, skip.at, Decision(Verdict.SKIP, Reason(skip.reason)))
 
     def _record(self, name: str, at: EpochSeconds, decision: Decision) -> None:
