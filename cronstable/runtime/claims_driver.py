@@ -370,7 +370,7 @@ class ClaimsDriver:
         for skip in self._desk.logged(skips):
             if skip.reason == Reason.CLAIMED_NOT_STARTED:
                 due = scheduled_at_text(skip.at)
-                self._log.warning("job %s: what was due at %s was claimed and is not known to have started", skip.job, due)
+                self._log.warning("job %s: %s was claimed and is not known to have started", skip.job, due)
             self._record(skip.job, skip.at, Decision(Verdict.SKIP, Reason(skip.reason)))
 
     def _record(self, name: str, at: EpochSeconds, decision: Decision) -> None:
