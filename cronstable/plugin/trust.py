@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_load = ssl.SSLContext.set_default_verify_paths
+"""Found before it is ever replaced: a context may be used while another import goes on."""
+
 
 class _LoadsLater(ssl.SSLContext):
     """A context whose trust store is loaded for the first connection."""
@@ -26,7 +29,7 @@ class _LoadsLater(ssl.SSLContext):
 
 def _loaded(context: ssl.SSLContext) -> ssl.SSLContext:
     context.__class__ = ssl.SSLContext
-    context.set_default_verify_paths()
+    _load(context)
     return context
 
 
@@ -36,13 +39,16 @@ def trust_store_on_demand() -> Iterator[None]:
 
     A context of a class of its own is left alone.
     """
-    real = ssl.SSLContext.set_default_verify_paths
+    if "set_default_verify_paths" in vars(ssl.SSLContext):
+        # An import that leads to another one; the outer one puts it back.
+        yield
+        return
 
     def deferred(self: ssl.SSLContext) -> None:
         if type(self) is ssl.SSLContext:
             self.__class__ = _LoadsLater
         else:
-            real(self)
+            _load(self)
 
     ssl.SSLContext.set_default_verify_paths = deferred  # type: ignore[method-assign]  # put back below
     try:

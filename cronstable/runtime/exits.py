@@ -22,12 +22,20 @@ class Exits:
 
     def watch(self, pidfd: int, call: Callable[[], None]) -> None:
         """``call`` once, when the process behind ``pidfd`` ends; the descriptor belongs to this object from then on."""
-        if self._epoll is None:
-            self._epoll = select.epoll()
-            self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._epoll.fileno(), self._look)
-        self._epoll.register(pidfd, select.EPOLLIN)
+        epoll = self._epoll or self._open()
+        epoll.register(pidfd, select.EPOLLIN)
         self._calls[pidfd] = call
+
+    def _open(self) -> select.epoll:
+        loop, epoll = asyncio.get_running_loop(), select.epoll()
+        try:
+            loop.add_reader(epoll.fileno(), self._look)
+        except OSError:
+            # Not kept: nobody would ever look at it.
+            epoll.close()
+            raise
+        self._loop, self._epoll = loop, epoll
+        return epoll
 
     def _look(self) -> None:
         if self._epoll is None:

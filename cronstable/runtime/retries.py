@@ -274,11 +274,20 @@ class Retries:
         """Start what is due, until cancelled."""
         while True:
             now = self._clock.now().boot
-            for name, ladder in tuple(self._ladders.items()):
-                if ladder.waiting is not None and ladder.waiting.due <= now and not self._asking(name):
-                    self._attempt(name, ladder)
+            for name in tuple(self._ladders):
+                if self._is_due(name, now):
+                    # A run that ended and is only told later may have settled the matter.
+                    self._launcher.ends.settle(name)
+                    if self._is_due(name, now):
+                        self._attempt(name, self._ladders[name])
             with anyio.CancelScope() as self._sleep:
                 await self._clock.sleep(self._until_next())
+
+    def _is_due(self, name: str, now: float) -> bool:
+        ladder = self._ladders.get(name)
+        return (
+            ladder is not None and ladder.waiting is not None and ladder.waiting.due <= now and not self._asking(name)
+        )
 
     def _until_next(self) -> Seconds:
         dues = [

@@ -56,6 +56,24 @@ def test_a_context_made_before_or_after_is_as_ever(authority: trustme.CA) -> Non
     assert ssl.create_default_context().cert_store_stats()["x509_ca"] == 1
 
 
+def test_a_context_may_be_used_while_the_import_goes_on(authority: trustme.CA) -> None:
+    with trust_store_on_demand():
+        context = ssl.create_default_context()
+        context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="localhost")
+    assert context.cert_store_stats()["x509_ca"] == 1
+
+
+def test_an_import_may_lead_to_another_one(authority: trustme.CA) -> None:
+    with trust_store_on_demand():
+        with trust_store_on_demand():
+            pass
+        context = ssl.create_default_context()
+        assert context.cert_store_stats()["x509"] == 0
+    context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="localhost")
+    assert context.cert_store_stats()["x509_ca"] == 1
+    assert "set_default_verify_paths" not in vars(ssl.SSLContext)
+
+
 def test_a_context_of_a_class_of_its_own_is_left_alone(authority: trustme.CA) -> None:
     class Special(ssl.SSLContext):
         pass

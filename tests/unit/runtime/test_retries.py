@@ -226,6 +226,20 @@ def test_a_case_of_retries_has_its_attempts_delays_and_one_final_report(name: st
     assert world.reports.permanent == case["expected"]["permanent_failure_reports"]
 
 
+def test_no_attempt_follows_a_success_that_is_only_told_later() -> None:
+    async def script(world: World) -> None:
+        await world.clock.sleep(1.5)
+        await world.commands.do(StartRun("a"), OPERATOR)
+        world.launcher.ends.hold()
+        await world.clock.sleep(5)
+        world.launcher.ends.release()
+
+    world = play(100, script, lasts=0.5, succeeds=lambda request: request.key.trigger is Trigger.MANUAL)
+    assert world.starts == [(0.0, 0), (1.0, 0)]
+    assert [outcome for _, outcome, _ in world.reports.told] == [Outcome.FAILURE, Outcome.SUCCESS]
+    assert world.retries.pending == {}
+
+
 def test_all_attempts_are_one_occurrence() -> None:
     world = play(100)
     names = {occurrence_env(r.key, "n", "d", False)["CRONSTABLE_OCCURRENCE_ID"] for _, r in world.requests}
