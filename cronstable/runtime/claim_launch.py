@@ -78,6 +78,8 @@ class ClaimLaunch:
 
     def _launch(self, session: Session, claim: Claim) -> None:
         start, desk = claim.start, self._desk
+        # Before the desk looks: a run that ended and is only told later may have settled the ladder of this attempt.
+        self._launcher.ends.settle(start.job)
         launch = desk.launch(session, claim, self._gate.jobs.get(start.job), self._clock.now())
         if launch is None:
             self._older.end(key_of(start), Decision(Verdict.SKIP, Reason.DISABLED))

@@ -684,6 +684,33 @@ def test_a_cancelled_retry_that_was_claimed_is_not_started() -> None:
     run_virtual(story)
 
 
+def test_a_retry_that_was_claimed_is_not_started_after_a_success_that_is_only_told_later() -> None:
+    async def story() -> None:
+        bad = job("bad", "0 * * * * * *", onFailure=RETRY)
+        async with fleet(jobs=(bad,), failing=frozenset({"bad"})) as f:
+            node = await f.node()
+            await f.until_wall(2.8)
+            f.failing, f.lasts = frozenset(), 0.5
+            by_hand = Decision(Verdict.RUN, Reason.MANUAL)
+            node.launcher.start(bad, by_hand, scheduled_at=None, trigger=Trigger.MANUAL, recheck=lambda: by_hand)
+            node.down = True
+            await f.until_wall(3.2)
+            node.launcher.ends.hold()
+            await f.until_wall(3.5)
+            node.down = False
+            await f.until_wall(6)
+            node.launcher.ends.release()
+            await f.until_wall(20)
+            assert [(start.attempt, start.trigger) for start in f.starts] == [
+                (0, Trigger.SCHEDULE),
+                (0, Trigger.MANUAL),
+            ]
+            skips = [(skip.job, skip.reason) for record in f.records() for skip in record.skips]
+            assert skips == [("bad", Reason.RETRY_SETTLED)]
+
+    run_virtual(story)
+
+
 async def handed_over(f: Fleet) -> Node:
     """Node a was told to stop while its run of T=0 goes on; node b leads."""
     first = await f.node("a")
