@@ -31,5 +31,9 @@ class Backlog:
 
     def settle(self, job: str) -> None:
         """Do what was held back about one job: somebody is about to decide about it."""
-        for work in self._waiting.pop(job, ()):
+        while waiting := self._waiting.get(job):
+            # One after the other: should one break, the rest is still there for the next who asks.
+            work = waiting.pop(0)
+            if not waiting:
+                del self._waiting[job]
             work()

@@ -309,6 +309,8 @@ class Daemon:
             self._log.warning("told to stop again: ending %d runs", self.launcher.busy)
             self._end_runs()
             return
+        # What ended before is told as it was then: a failure of that time is reported, and tried again by whoever may.
+        self.launcher.ends.release()
         self._log.info("stopping: no new runs, %d to finish", self.launcher.busy)
         self.launcher.stopping = True
         self.retries.stop()
