@@ -92,8 +92,12 @@ def may_spawn(state: ClaimState, run_id: str) -> bool:
 
 
 def trimmable(state: ClaimState) -> int:
-    """Records below this number are of no use to anybody who reads the log from its end."""
-    return claim_records.lowest(state.ledger, state.ledger.last)
+    """Records below this number are of no use to anybody who reads the log from its end.
+
+    It is what the last record says, since that is where a reader begins: one that misses a record from there on has to
+    take the log for damaged.
+    """
+    return state.ledger.low
 
 
 def unspawned(state: ClaimState) -> tuple[Claim, ...]:
@@ -306,7 +310,7 @@ def _head(state: ClaimState, term: Term, nonce: str, floor: EpochSeconds, now: I
         token=state.token,
         at=int(now.wall),
         floor=floor,
-        low=claim_records.lowest(state.ledger, state.ledger.last + 1),
+        low=claim_records.lowest(state.ledger, state.ledger.last + 1, floor),
         known=known_now(state, floor),
     )
 

@@ -164,6 +164,7 @@ def apply(ledger: Ledger, number: int, record: Record) -> Ledger:
         firsts=MappingProxyType(firsts),
         unstarted=MappingProxyType(unstarted),
         returned=ledger.returned.union(record.returned).intersection(unstarted),
+        low=head.low,
     )
 
 
@@ -180,7 +181,7 @@ def _merge(
         marks[at] = MappingProxyType({**marks.get(at, {}), **jobs})
         firsts.setdefault(at, number)
     for at in [at for at in marks if at <= floor]:
-        late = {job: mark for job, mark in marks[at].items() if mark.attempt > 0 and mark.at > floor}
+        late = _above(marks[at], floor)
         if late:
             marks[at] = MappingProxyType(late)
             firsts[at] = min(mark.number for mark in late.values())
@@ -189,6 +190,16 @@ def _merge(
     return marks, firsts
 
 
-def lowest(ledger: Ledger, number: int) -> int:
-    """The first record that a reader of record ``number``, about to be written on top of ``ledger``, must know."""
-    return min(ledger.firsts.values(), default=number)
+def _above(marks: Mapping[str, Mark], floor: EpochSeconds) -> dict[str, Mark]:
+    """Of the marks on a T that the floor covers, those that stay."""
+    return {job: mark for job, mark in marks.items() if mark.attempt > 0 and mark.at > floor}
+
+
+def lowest(ledger: Ledger, number: int, floor: EpochSeconds) -> int:
+    """The first record that a reader of record ``number`` must know, which is to be written on top of ``ledger``.
+
+    ``floor``: what it says. What that covers nobody needs to read about any more.
+    """
+    firsts = [first for at, first in ledger.firsts.items() if at > floor]
+    covered = (_above(ledger.marks[at], floor) for at in ledger.firsts if at <= floor)
+    return min([*firsts, *(mark.number for late in covered for mark in late.values())], default=number)

@@ -141,6 +141,8 @@ Listed: TypeAlias = Mapping[EpochSeconds, Mapping[str, Mark]]
 class Ledger:
     """Everything the log says, as far as record ``last``. ``marks``: T to job to the last word on it.
 
+    ``low``: where the last record that could be read tells its readers to begin.
+
     ``firsts``: T to the number of the first record with a mark on it. ``unstarted``: run id to (job, T) of what is
     claimed and not known to be started; ``returned``: which of them their claimant gave up.
     """
@@ -154,6 +156,7 @@ class Ledger:
     firsts: Mapping[EpochSeconds, int] = field(default_factory=lambda: MappingProxyType({}))
     unstarted: Mapping[str, tuple[str, EpochSeconds]] = field(default_factory=lambda: MappingProxyType({}))
     returned: frozenset[str] = frozenset()
+    low: int = 0
 
     def mark(self, job: str, at: EpochSeconds) -> Mark | None:
         """The last word on a listed occurrence."""

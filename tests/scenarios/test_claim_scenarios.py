@@ -8,7 +8,8 @@ Events: ``load JOB=DEFINITION``, ``begin [RUN]``, ``end``, ``open`` (until the t
 JOB@T[+ATTEMPT] JOB@T:REASON`` (one append; ``lost``, ``dropped``, ``late`` or ``full`` say what becomes of it,
 ``rerun=JOB`` what may be rerun, ``begun=RUN`` what others say they started, ``unsettled`` that they may still say so,
 ``waiting=T`` what else waits), ``again`` (nothing new is wanted), ``arrive`` (the late request reaches the store),
-``clone NODE``, ``spawn JOB@T``, ``refuse JOB@T:REASON``, ``crash``, ``stop``, ``delete NUMBER``, ``garbage NUMBER``,
+``clone NODE``, ``spawn JOB@T``, ``refuse JOB@T:REASON``, ``crash``, ``stop``, ``trim`` (as far as the node may),
+``delete NUMBER``, ``garbage NUMBER``,
 ``copy NUMBER TO``, ``hide`` (the listing shows nothing).
 """
 
@@ -22,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from cronstable.core import claim_records
-from cronstable.core.claim_log import give_back, initial, is_open, may_spawn, step
+from cronstable.core.claim_log import give_back, initial, is_open, may_spawn, step, trimmable
 from cronstable.core.claim_values import (
     Alarm,
     Answer,
@@ -181,6 +182,11 @@ class Teller:
     def on_delete(self, at: float, node: str, words: list[str]) -> None:
         for word in words:
             del self.log[int(word)]
+
+    def on_trim(self, at: float, node: str, words: list[str]) -> None:
+        low = trimmable(self.state(node))
+        self.log = {number: data for number, data in self.log.items() if number >= low}
+        self.told.append(f"records {' '.join(map(str, self.log))} are left")
 
     def on_garbage(self, at: float, node: str, words: list[str]) -> None:
         self.log[int(words[0])] = b"garbage"

@@ -75,14 +75,17 @@ def test_run_ids_come_from_the_nonce_and_the_place() -> None:
 def test_a_ledger_keeps_what_is_above_the_floor_and_later_attempts_for_as_long() -> None:
     ledger = apply(Ledger(), 1, Record(head(1), (Start("a", 100), Start("b", 300))))
     ledger = apply(ledger, 2, Record(head(2), (Start("a", 100, 1),)))
-    assert lowest(ledger, 3) == 1
+    assert lowest(ledger, 3, 0) == 1
+    assert lowest(ledger, 3, 200) == 1
+    assert lowest(ledger, 3, 300) == 2
+    assert lowest(ledger, 3, 1000) == 3
     ledger = apply(ledger, 3, Record(head(3, floor=200)))
     assert (ledger.attempt("a", 100), ledger.attempt("b", 300)) == (1, 0)
     assert ledger.claimed("a", 150)
     ledger = apply(ledger, 4, Record(head(4, floor=1000)))
     assert ledger.marks == {}
     assert ledger.unstarted == {}
-    assert lowest(ledger, 5) == 5
+    assert lowest(ledger, 5, 0) == 5
 
 
 def test_started_ids_settle_their_claims() -> None:
