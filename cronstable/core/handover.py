@@ -83,8 +83,12 @@ class Handover:
 
     def is_quiet(self, boot: float) -> bool:
         """Nobody who lives has anything to say of runs that go on."""
+        return not (self._expects_news(boot) or self._told)
+
+    def _expects_news(self, boot: float) -> bool:
+        """Somebody who lives has something to say. What a dead process left behind changes no more, and may stay."""
         alive = any(boot < standing.since + self._ttl for standing in self._watch.values())
-        return not (alive or self._cancel or self._told)
+        return alive or bool(self._cancel)
 
     # -- the leader
 
@@ -109,14 +113,14 @@ class Handover:
         return self._looked is not None and self._looked >= self._began + self._ttl
 
     def is_look_due(self, boot: float, every: Seconds = LOOK_EVERY) -> bool:
-        """Whether the entries are to be read now. ``every``: while there are none."""
+        """Whether the entries are to be read now. ``every``: while nobody who lives has one."""
         if self._looked is None:
             return True
         # Once more when the time is over in which others had to speak.
         last_call = self._began + self._ttl
         if self._looked < last_call <= boot:
             return True
-        return boot >= self._looked + (LOOK_OFTEN if self._watch else every)
+        return boot >= self._looked + (LOOK_OFTEN if self._expects_news(boot) else every)
 
     def looked(self, found: Iterable[bytes], asked: float, boot: float) -> tuple[str, ...] | None:
         """Take in the entries, asked for at ``asked``. The runs that are to be ended, None: that has been said."""

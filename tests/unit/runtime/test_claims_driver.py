@@ -17,6 +17,7 @@ import pytest
 from cronstable.core import claim_records
 from cronstable.core.claim_desk import Desk
 from cronstable.core.decision import Decision, DecisionRing, Reason, Verdict
+from cronstable.core.handover import LOOK_EVERY
 from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job, JobOptions, Json
 from cronstable.core.lease_values import LeaseTiming
 from cronstable.core.retry import Resumed, retry_policy
@@ -759,6 +760,22 @@ def test_rule_16_an_entry_that_stands_still_blocks_for_one_ttl() -> None:
             await f.until_wall(30)
             assert [start.node for start in f.starts][-1] == "b"
             assert second.leads
+
+    run_virtual(story)
+
+
+def test_rule_16_what_a_killed_node_left_behind_is_not_read_every_second_for_good() -> None:
+    async def story() -> None:
+        jobs = (job("long", "0,20,40 * * * * * *", overlap=ConcurrencyPolicy.FORBID),)
+        async with fleet(jobs=jobs, lasts=300.0) as f:
+            second = await handed_over(f)
+            f.nodes[0].kill()
+            await f.until_wall(30)
+            assert f.lease.entries
+            read = second.writes["entries"]
+            await f.until_wall(90)
+            assert second.leads
+            assert 0 < second.writes["entries"] - read <= 60 / LOOK_EVERY + 1
 
     run_virtual(story)
 
