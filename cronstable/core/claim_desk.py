@@ -289,15 +289,17 @@ class Desk:
 
     # -- without the store --------------------------------------------------------------------------------------------
 
-    def left_alone(self, session: Session, jobs: Mapping[str, Job]) -> list[tuple[Job, EpochSeconds]]:
+    def left_alone(self, session: Session, jobs: Mapping[str, Job], now: Instant) -> list[tuple[Job, EpochSeconds]]:
         """PreferLeader does not wait for a store that stopped answering between the due time and the claim.
 
-        What is to be started without one, the oldest first; each is asked for once.
+        What is to be started without one, the oldest first; each is asked for once. A claim that a term left behind is
+        none of it once its window is over: others have decided about it long since.
         """
         # What the log has was started already, or decided about by whoever claimed it.
         due = {key: None for key in self._due if session.state.ledger.mark(*key) is None}
+        since = now.wall - 2 * session.horizon.window
         for claim in session.state.pending:
-            if claim.start.attempt == 0 and claim.run_id not in self._launching:
+            if claim.start.attempt == 0 and claim.start.at > since and claim.run_id not in self._launching:
                 due[(claim.start.job, claim.start.at)] = None
         found = []
         for name, at in sorted(due, key=lambda one: one[1]):

@@ -125,7 +125,7 @@ class ClaimLaunch:
 
     def start_alone(self, session: Session) -> None:
         """PreferLeader does not wait for a store that stopped answering between the due time and the claim."""
-        for job, at in self._desk.left_alone(session, self._gate.jobs):
+        for job, at in self._desk.left_alone(session, self._gate.jobs, self._clock.now()):
             decision = self._gate.recheck(job)
             if decision.verdict is Verdict.RUN:
                 self._desk.start_alone(session, job, at, self._clock.now())

@@ -340,7 +340,7 @@ class ClaimsSide:
 
     def _start_alone(self) -> None:
         runs = self._process.runs
-        for job, at in self._desk.left_alone(self._session, self._world.jobs):
+        for job, at in self._desk.left_alone(self._session, self._world.jobs, self._process.now()):
             decision = runs.recheck(job)
             if decision.verdict is Verdict.RUN:
                 self._desk.start_alone(self._session, job, at, self._process.now())
