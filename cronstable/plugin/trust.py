@@ -28,8 +28,9 @@ class _LoadsLater(ssl.SSLContext):
 
 
 def _loaded(context: ssl.SSLContext) -> ssl.SSLContext:
-    context.__class__ = ssl.SSLContext
+    # In this order: what another thread takes for a usual context has to know whom to trust.
     _load(context)
+    context.__class__ = ssl.SSLContext
     return context
 
 

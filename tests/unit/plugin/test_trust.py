@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from cronstable.plugin import trust
 from cronstable.plugin.trust import trust_store_on_demand
 
 
@@ -61,6 +62,18 @@ def test_a_context_may_be_used_while_the_import_goes_on(authority: trustme.CA) -
         context = ssl.create_default_context()
         context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="localhost")
     assert context.cert_store_stats()["x509_ca"] == 1
+
+
+def test_a_context_counts_as_usual_only_once_it_knows_whom_to_trust(
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[bool] = []
+    with trust_store_on_demand():
+        context = ssl.create_default_context()
+    monkeypatch.setattr(trust, "_load", lambda context: kinds.append(type(context) is ssl.SSLContext))
+    context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="localhost")
+    assert kinds == [False]
+    assert type(context) is ssl.SSLContext
 
 
 def test_an_import_may_lead_to_another_one(authority: trustme.CA) -> None:
