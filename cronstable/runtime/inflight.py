@@ -208,40 +208,48 @@ class InFlight:
                 self._release(flight, None)
 
     async def _run(self) -> None:
-        generation = 0
+        generation, left = 0, None
         while True:
             generation = await self._keeper.opened(generation)
-            while not await self._look():
+            left = await self._look(None)
+            while left is None or left:
                 await self._clock.sleep(LOOK_EVERY)
-                await self._keeper.opened()
+                now = await self._keeper.opened()
+                left = await self._look(left if now == generation else None)
+                generation = now
             self._settled.set()
 
-    async def _look(self) -> bool:
-        """Look at every job once; False when the store did not answer. Those first to whom it matters."""
-        known = await self._keeper.streams("inflight/")
-        if known is None:
-            return False
-        there = frozenset(known)
-        jobs = [job for job in self._jobs().values() if stream("inflight", job.name) in there]
+    async def _look(self, only: frozenset[str] | None) -> frozenset[str] | None:
+        """Look at jobs once, at all of them or at ``only`` these: those first to whom it matters.
+
+        The ones of which the store said nothing; None: it said nothing at all.
+        """
+        if only is None:
+            known = await self._keeper.streams("inflight/")
+            if known is None:
+                return None
+            there = frozenset(known)
+            jobs = [job for job in self._jobs().values() if stream("inflight", job.name) in there]
+        else:
+            jobs = [job for job in self._jobs().values() if job.name in only]
         jobs.sort(key=lambda job: job.options.concurrency_policy is ConcurrencyPolicy.ALLOW and not job.schedule.reboot)
-        waiting, answered = iter(jobs), True
+        waiting, unread = iter(jobs), {job.name for job in jobs}
 
         async def read() -> None:
-            nonlocal answered
             for job in waiting:
                 records = await self._keeper.read(stream("inflight", job.name), limit=KEPT)
                 if records is None:
-                    answered = False
                     if self._keeper.is_open:
                         continue
                     return
                 for left in unfinished(job.name, records):
                     await self._settle(job, left)
+                unread.discard(job.name)
 
         async with anyio.create_task_group() as tasks:
             for _ in range(READERS):
                 tasks.start_soon(read)
-        return answered
+        return frozenset(unread)
 
     async def _settle(self, job: Job, left: Left) -> None:
         mine = left.host == self._hostname or not self._keeper.shared

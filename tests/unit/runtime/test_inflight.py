@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from cronstable.core.records import decode, run_of
 from cronstable.core.runs import LiveRun, Outcome, RunRecord, Trigger
 from cronstable.core.schedule import Schedule
 from cronstable.plugin.descriptors import StateStoreBackend
-from cronstable.plugin.state_store import StoreInfo, Topology
+from cronstable.plugin.state_store import RecordsUnreadable, StoredRecord, StoreInfo, Topology
 from cronstable.runtime.bus import EventBus
 from cronstable.runtime.history import RunHistory
 from cronstable.runtime.inflight import InFlight, unfinished
@@ -73,9 +73,17 @@ class Machine:
 
 class Store(MemoryStateStore):
     topology = Topology.SINGLE_NODE
+    unreadable: frozenset[str] = frozenset()
 
     async def open(self) -> StoreInfo:
+        self.reads: list[str] = []
         return StoreInfo("memory", self.topology, "here")
+
+    async def read(self, stream: str, *, limit: int | None = None, after: str = "") -> Sequence[StoredRecord]:
+        self.reads.append(stream)
+        if stream in self.unreadable:
+            raise RecordsUnreadable("EIO")
+        return await super().read(stream, limit=limit, after=after)
 
 
 def job(name: str = "a", policy: ConcurrencyPolicy = ConcurrencyPolicy.FORBID, **options: Any) -> Job:
@@ -163,7 +171,7 @@ def live(
             world.launcher.bind(tasks)
             tasks.start_soon(world.keeper.run)
             world.inflight.bind(tasks)
-            assert await world.inflight.settled(5)
+            assert await world.inflight.settled(5) == (not world.store.unreadable)
             await scene(world)
             tasks.cancel_scope.cancel()
         machine.marks.pop(world.pid, None)
@@ -203,6 +211,35 @@ def test_a_run_whose_process_is_gone_becomes_one_row_unknown_and_blocks_nothing(
         assert [row and row.outcome for row in rows] == [Outcome.UNKNOWN, Outcome.SUCCESS]
 
     live(contents, machine, [one], again)
+
+
+def test_one_stream_that_cannot_be_read_is_asked_for_again_and_no_other_one() -> None:
+    contents, machine, jobs = Contents(), Machine(), [job("a"), job("b")]
+
+    async def die_during_both(world: World) -> None:
+        world.lasts = 1e6
+        for one in jobs:
+            world.start(one)
+        await world.clock.sleep(10)
+
+    live(contents, machine, jobs, die_during_both)
+    machine.marks.clear()
+
+    def listen(world: World) -> None:
+        world.store.unreadable = frozenset({"inflight/b"})
+
+    async def after(world: World) -> None:
+        await world.clock.sleep(30)
+        assert world.outcomes() == [Outcome.UNKNOWN]
+        assert world.outcomes("b") == []
+        assert world.store.reads.count("inflight/a") == 1
+        assert world.store.reads.count("inflight/b") > 1
+        world.store.unreadable = frozenset()
+        await world.clock.sleep(5)
+        assert world.outcomes("b") == [Outcome.UNKNOWN]
+        assert await world.inflight.settled(1)
+
+    live(contents, machine, jobs, after, listen=listen)
 
 
 def test_a_survivor_counts_for_forbid_until_it_is_gone() -> None:
