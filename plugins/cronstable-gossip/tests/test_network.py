@@ -230,12 +230,9 @@ async def test_a_port_that_is_taken_is_a_failed_start_that_names_the_address(pki
     ("method", "path", "status"), [("GET", "/", 404), ("GET", "/jobs", 404), ("POST", "/peer", 405)]
 )
 async def test_there_are_two_routes_and_no_other(pki: Pki, method: str, path: str, status: int) -> None:
-    async with (
-        pair(pki, pki.files("a"), pki.files("b")) as (_, _, asks),
-        asks._request(method, 0, path, headers={}) as answer,
-    ):
-        assert answer.status == status
-        assert await answer.read() == b""
+    async with pair(pki, pki.files("a"), pki.files("b")) as (_, _, asks):
+        answer = await asks._exchange(method, 0, path, {}, timeout=TIMEOUT)
+        assert (answer.head.status, answer.body) == (status, b"")
 
 
 # -- a hostile side ---------------------------------------------------------------------------------------------------
@@ -405,12 +402,9 @@ async def test_a_push_that_is_packed_is_refused_and_not_unpacked(
     pki: Pki, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
-    async with (
-        pair(pki, pki.files("a"), pki.files("b")) as (_, _, asks),
-        asks._request("POST", 0, "/reboot-ran", headers=headers, data=body) as answer,
-    ):
-        assert answer.status == 400
-        assert await answer.read() == b""
+    async with pair(pki, pki.files("a"), pki.files("b")) as (_, _, asks):
+        answer = await asks._exchange("POST", 0, "/reboot-ran", headers, body, timeout=TIMEOUT)
+        assert (answer.head.status, answer.body) == (400, b"")
     assert [line for line in caplog.records if line.levelno > logging.INFO] == []
 
 
@@ -427,6 +421,136 @@ async def test_a_node_whose_certificate_has_ended_is_untrusted_and_what_it_asks_
         with pytest.raises(OSError):
             await asks.ask(0, None, TIMEOUT)
         assert answering.callers == []
+
+
+# -- connections that stay ---------------------------------------------------------------------------------------------
+
+
+async def raw(pki: Pki, port: int, *questions: bytes) -> list[bytes]:
+    """Heads of the answers to ``questions`` on one connection; the last one ends it."""
+    context = load(pki.files("b")).client
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+    for question in questions:
+        writer.write(question)
+    said = await reader.read()
+    writer.close()
+    return said.split(b"HTTP/1.1 ")[1:]
+
+
+async def test_a_question_on_a_connection_costs_no_other_handshake(pki: Pki) -> None:
+    accepted = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(http('HTTP/1.1 304 Not Modified\nETag: "t"'))
+        writer.close()
+
+    async with hostile(pki, script) as asks:
+        for _ in range(5):
+            assert (await asks.ask(0, '"t"', TIMEOUT)).status == 304
+    assert len(accepted) == 1
+
+
+async def test_a_connection_that_was_closed_meanwhile_costs_a_poll_nothing(pki: Pki) -> None:
+    """It looks open when the question leaves. A push is not said twice: the next poll tells it as well."""
+    heard: list[bytes] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            heard.append((await reader.readuntil(b"\r\n\r\n")).split()[0])
+            writer.write(http('HTTP/1.1 304 Not Modified\nETag: "t"'))
+            heard.append((await reader.readuntil(b"\r\n\r\n")).split()[0])
+        writer.close()
+
+    async with hostile(pki, script) as asks:
+        for _ in range(2):
+            assert (await asks.ask(0, '"t"', TIMEOUT)).status == 304
+        with pytest.raises(OSError, match="disconnected without an answer"):
+            await asks.push(0, b"{}", TIMEOUT)
+    assert heard == [b"GET", b"GET", b"GET", b"POST"]
+
+
+@pytest.mark.parametrize("more", [b"x", http("HTTP/1.1 200 OK\nContent-Length: 0")], ids=["bytes", "an answer"])
+async def test_what_nobody_asked_for_ends_the_connection(pki: Pki, more: bytes) -> None:
+    accepted = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(http("HTTP/1.1 200 OK\nContent-Length: 2", b"{}") + more)
+        writer.close()
+
+    async with hostile(pki, script) as asks:
+        for _ in range(2):
+            assert (await asks.ask(0, None, TIMEOUT)).body == b"{}"
+    assert len(accepted) == 2
+
+
+async def test_a_body_without_a_length_ends_with_its_connection(pki: Pki) -> None:
+    async with hostile(pki, saying(http("HTTP/1.1 200 OK"), b"{", b"}")) as asks:
+        assert (await asks.ask(0, None, TIMEOUT)).body == b"{}"
+
+
+async def test_whoever_gives_up_a_question_ends_its_connection(pki: Pki) -> None:
+    """Its answer may still come, and would be taken for that of the next one."""
+    first = True
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal first
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                if first:
+                    first = False
+                    continue
+                writer.write(http("HTTP/1.1 200 OK\nContent-Length: 2", b"{}"))
+        writer.close()
+
+    async with hostile(pki, script) as asks:
+        with pytest.raises(TimeoutError):
+            await asks.ask(0, None, 0.2)
+        assert (await asks.ask(0, None, TIMEOUT)).body == b"{}"
+
+
+async def test_an_unusual_question_has_the_same_answer_as_a_usual_one(pki: Pki) -> None:
+    tls, port, answering = pki.files("a"), free_port(), Answering()
+    answers = network(port, tls)
+    await answers.open(answering)
+    usual = "GET /peer HTTP/1.1\nHost: x\nX-Cronstable-Instance: i7\nAccept-Encoding: gzip"
+    last = http(usual + "\nConnection: close")
+    try:
+        with anyio.fail_after(TIMEOUT):
+            for tag in ("", '\nIf-None-Match: "t"'):
+                fast, slow = await raw(pki, port, http(usual + tag), http(usual + tag + "\nConnection: close"))
+                ours = {"date", "server", "connection"}
+                heads = [one.partition(b"\r\n\r\n")[0].lower().split(b"\r\n") for one in (fast, slow)]
+                kept = [{line for line in head if line.split(b":")[0].decode() not in ours} for head in heads]
+                assert kept[0] == kept[1]
+                assert fast.partition(b"\r\n\r\n")[2] == slow.partition(b"\r\n\r\n")[2]
+            # Several at once, and one that comes in pieces, are the library's to sort out.
+            assert [
+                one[:3] for one in await raw(pki, port, http(usual) * 2, http(usual)[:9], http(usual)[9:], last)
+            ] == [b"200"] * 4
+    finally:
+        await answers.close()
+    assert set(answering.callers) == {Caller(None, "i7"), Caller('"t"', "i7")}
+
+
+async def test_a_connection_on_which_nothing_is_asked_is_ended(pki: Pki) -> None:
+    tls, port = pki.files("a"), free_port()
+    answers = TlsNetwork(
+        FakeHost(RealClock(), "n"), Address("127.0.0.1", port), (), tls, "instance1", Bounds(TIMEOUT, 0.3)
+    )
+    await answers.open(Answering())
+    try:
+        with anyio.fail_after(TIMEOUT):
+            said = await raw(pki, port, http("GET /peer HTTP/1.1\nHost: x"))
+            assert [one[:3] for one in said] == [b"200"], "answered, and ended without our asking for it"
+            assert await raw(pki, port) == []
+    finally:
+        await answers.close()
 
 
 # -- rotation ---------------------------------------------------------------------------------------------------------

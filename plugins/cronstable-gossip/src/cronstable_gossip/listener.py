@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from cronstable.api import Seconds
+from cronstable_gossip.front import Front, Quick
 from cronstable_gossip.settings import Address
 
 BACKLOG: Final = 128
@@ -33,10 +34,17 @@ class Listener:
     """The sockets stay; what accepts on duplicates of them is replaced by ``swap``."""
 
     def __init__(
-        self, address: Address, handler: Handler, handshake: Seconds, keepalive: Seconds, section: str = "cluster"
+        self,
+        address: Address,
+        quick: Quick,
+        handler: Handler,
+        handshake: Seconds,
+        keepalive: Seconds,
+        section: str = "cluster",
     ) -> None:
         self._address = address
         self._section = section
+        self._quick = quick
         self._handler = handler
         self._handshake = handshake
         self._keepalive = keepalive
@@ -73,8 +81,8 @@ class Listener:
     async def _serve(self, context: ssl.SSLContext) -> _Serving:
         loop = asyncio.get_running_loop()
         # aiohttp's own default would let a silent client keep its slot for minutes after the last byte.
-        serving = _Serving(self._handler)
-        server = serving.server = web.Server(
+        serving = _Serving(self._quick, self._handler)
+        serving.server = web.Server(
             serving.handle,
             access_log=None,
             auto_decompress=False,  # nobody packs what is pushed, and one that does so badly would be our error
@@ -82,14 +90,15 @@ class Listener:
             keepalive_timeout=self._keepalive,
             lingering_time=1.0,
         )
-
-        def protocol() -> asyncio.BaseProtocol:
-            return _Refused() if len(server.connections) >= MOST_CONNECTIONS else server()
-
         for one in self._sockets:
             serving.accepting.append(
                 await loop.create_server(
-                    protocol, sock=one.dup(), ssl=context, backlog=BACKLOG, ssl_handshake_timeout=self._handshake
+                    lambda: serving.protocol(self._keepalive),
+                    sock=one.dup(),
+                    ssl=context,
+                    backlog=BACKLOG,
+                    ssl_handshake_timeout=self._handshake,
+                    ssl_shutdown_timeout=GOODBYE,
                 )
             )
         return serving
@@ -98,11 +107,25 @@ class Listener:
 class _Serving:
     """One generation of the listener."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, quick: Quick, handler: Handler) -> None:
+        self._quick = quick
         self._handler = handler
         self._closed = False
+        self._fronts: set[Front] = set()
         self.server: web.Server | None = None
         self.accepting: list[asyncio.Server] = []
+
+    def protocol(self, keepalive: Seconds) -> asyncio.BaseProtocol:
+        """What a new connection is answered by."""
+        server = self.server
+        if server is None or len(self._fronts) + len(server.connections) >= MOST_CONNECTIONS:
+            return _Refused()
+        front = Front(self._answer, server, self._fronts.discard, keepalive)
+        self._fronts.add(front)
+        return front
+
+    def _answer(self, data: bytes) -> bytes | None:
+        return None if self._closed else self._quick(data)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer; the last one on its connection once this generation is over.
@@ -120,6 +143,8 @@ class _Serving:
         for one in self.accepting:
             one.close()
         # Connections that only wait for a next question end now: whoever asked on them shall find nobody here.
+        for front in tuple(self._fronts):
+            front.close()
         if self.server is None:
             return
         self.server.pre_shutdown()

@@ -1,31 +1,32 @@
 """The exchange over real sockets: a mutual-TLS listener for two routes, and a client that trusts nobody's word.
 
-aiohttp on both sides: the client has to see a body before it is decompressed and in pieces, so that a hostile peer
-costs a bounded amount, and the listener has to be replaced under its socket when certificates rotate.
+Both sides keep their connections and do no more for a question than it takes, since a node of n is asked, and asks,
+n - 1 times in each interval. The client sees a body before it is decompressed and in pieces, so that a hostile peer
+costs a bounded amount; what a listener is asked that is not usual is read by aiohttp.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import ssl
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from cronstable.api import Host, Seconds
 from cronstable_gossip.certificates import Material, digest, load
+from cronstable_gossip.heads import parse_question, write, write_answer
+from cronstable_gossip.lines import Answer, Lines
 from cronstable_gossip.listener import Listener
-from cronstable_gossip.payload import GZIP_FROM, MOST_BYTES, BadReport, sane_etag, unzip
+from cronstable_gossip.payload import GZIP_FROM, BadReport, sane_etag, unzip
 from cronstable_gossip.settings import Address, TlsFiles
 from cronstable_gossip.wire import Caller, Reply, Responder, Untrusted
-
-if TYPE_CHECKING:
-    import aiohttp
 
 IO_TIMEOUT: Final[Seconds] = 10.0
 """For reading three certificate files."""
@@ -33,8 +34,6 @@ EXPIRY_NOTICE: Final[Seconds] = 14 * 86_400.0
 USE: Final = "gossip"
 """What these certificates are called where their ends are shown."""
 EXPIRY_REMINDER: Final[Seconds] = 86_400.0
-CONCURRENT: Final = 32
-"""Connections of ours; further questions wait for one."""
 READ_SIZE: Final = 65_536
 TLS_BUFFER: Final = 16_384
 """Bytes: what one TLS record holds at most (RFC 8446, 5.1)."""
@@ -80,7 +79,8 @@ class TlsNetwork:
         self._bounds = bounds
         self._listener: Listener | None = None
         self._responder: Responder | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._lines: Lines | None = None
+        self._zipped: tuple[bytes, bytes] = (b"", b"")
         self._material: Material | None = None
         self._refused: bytes | None = None
         self._reminded: float = float("-inf")
@@ -94,23 +94,24 @@ class TlsNetwork:
         SSLProtocol.max_size = TLS_BUFFER
         self._responder = responder
         self._material = await self._load()
-        listener = Listener(self._listen, self._handle, self._bounds.timeout, self._bounds.keepalive, self._section)
+        bounds = self._bounds
+        listener = Listener(self._listen, self._quick, self._handle, bounds.timeout, bounds.keepalive, self._section)
         await listener.open(self._material.server)
         self._listener = listener
-        self._session = self._connect(self._material)
+        self._lines = self._connect(self._material)
         self._remind(self._material)
 
     async def close(self) -> None:
         """Stop listening first, so that nobody counts on us any more."""
         listener, self._listener = self._listener, None
-        session, self._session = self._session, None
+        lines, self._lines = self._lines, None
         # Whoever is still asking is refused: a node that has ended must not be heard beside the one after it.
         self._responder = None
         self._host.certificates(USE, ())
         if listener is not None:
             await listener.close()
-        if session is not None:
-            await session.close()
+        if lines is not None:
+            lines.close()
 
     async def rotate(self) -> None:
         """Take over changed files when they load; keep what is in use, and say so once, when they do not."""
@@ -131,13 +132,13 @@ class TlsNetwork:
             self._keep(found, error)
             return
         await self._listener.swap(material.server)
-        session, self._session = self._session, self._connect(material)
+        lines, self._lines = self._lines, self._connect(material)
         self._material, self._refused = material, None
         self._reminded = float("-inf")
         self._host.log.info("%s: the certificates changed and are in use", self._what)
         self._remind(material)
-        if session is not None:
-            await session.close()
+        if lines is not None:
+            lines.close()
 
     def _keep(self, found: bytes, error: OSError) -> None:
         if self._refused != found:
@@ -161,53 +162,51 @@ class TlsNetwork:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    def _connect(self, material: Material) -> aiohttp.ClientSession:
-        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
-
-        connector = TCPConnector(
-            ssl=material.client, limit=CONCURRENT, limit_per_host=2, keepalive_timeout=self._bounds.keepalive
-        )
-        return ClientSession(
-            connector=connector,
-            cookie_jar=DummyCookieJar(),
-            timeout=ClientTimeout(total=None),
-            trust_env=False,
-            auto_decompress=False,
-            headers={INSTANCE_HEADER: self._instance_id, "User-Agent": "cronstable"},
-            skip_auto_headers=("Accept",),
-        )
+    def _connect(self, material: Material) -> Lines:
+        return Lines(material.client, self._peers, self._bounds.keepalive)
 
     async def ask(self, index: int, etag: str | None, timeout: Seconds) -> Reply:
         """One question, all of it within ``timeout`` seconds."""
-        headers = {"Accept-Encoding": "gzip"}
+        fields = {"Accept-Encoding": "gzip"}
         if etag is not None:
-            headers["If-None-Match"] = etag
-        with _translated(), anyio.fail_after(timeout):
-            async with self._request("GET", index, "/peer", headers=headers) as answer:
-                stats = answer.headers.get(STATS_HEADER)
-                tag = sane_etag(answer.headers.get("ETag"))
-                if answer.status == 304:
-                    return Reply(304, tag, None, stats)
-                if answer.status != 200:
-                    raise OSError(f"answered {answer.status}")
-                body = await _read(answer.content, MOST_BYTES)
-                return Reply(200, tag, unzip(body, answer.headers.get("Content-Encoding")), stats)
+            fields["If-None-Match"] = etag
+        answer = await self._exchange("GET", index, "/peer", fields, timeout=timeout)
+        stats = answer.head.fields.get(STATS_HEADER.lower())
+        tag = sane_etag(answer.head.fields.get("etag"))
+        if answer.head.status == 304:
+            return Reply(304, tag, None, stats)
+        if answer.head.status != 200:
+            raise OSError(f"answered {answer.head.status}")
+        return Reply(200, tag, unzip(answer.body, answer.head.fields.get("content-encoding")), stats)
 
     async def push(self, index: int, body: bytes, timeout: Seconds) -> None:
         """Tell a peer which @reboot jobs ran."""
-        headers = {"Content-Type": "application/json"}
-        with _translated(), anyio.fail_after(timeout):
-            async with self._request("POST", index, "/reboot-ran", headers=headers, data=body) as answer:
-                if answer.status != 204:
-                    raise OSError(f"answered {answer.status}")
+        answer = await self._exchange(
+            "POST", index, "/reboot-ran", {"Content-Type": "application/json"}, body, timeout=timeout
+        )
+        if answer.head.status != 204:
+            raise OSError(f"answered {answer.head.status}")
 
-    def _request(
-        self, method: str, index: int, path: str, *, headers: dict[str, str], data: bytes | None = None
-    ) -> aiohttp.client._RequestContextManager:
-        if self._session is None:
+    async def _exchange(
+        self,
+        method: str,
+        index: int,
+        path: str,
+        fields: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        timeout: Seconds,
+    ) -> Answer:
+        lines = self._lines
+        if lines is None:
             raise OSError("closed")
-        url = f"https://{self._peers[index]}{path}"
-        return self._session.request(method, url, headers=headers, data=data, allow_redirects=False)
+        length = {} if body is None else {"Content-Length": str(len(body))}
+        usual = {"Host": str(self._peers[index]), INSTANCE_HEADER: self._instance_id, "User-Agent": "cronstable"}
+        question = write(f"{method} {path} HTTP/1.1", {**usual, **fields, **length}) + (body or b"")
+        with _translated():
+            # Not anyio's deadline, which is a tenth of what a question costs.
+            async with asyncio.timeout(timeout):
+                return await lines.ask(index, question, again=body is None)
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
@@ -220,24 +219,39 @@ class TlsNetwork:
             return await self._take(request, self._responder)
         return web.Response(status=405 if request.path in ("/peer", "/reboot-ran") else 404)
 
+    def _quick(self, data: bytes) -> bytes | None:
+        """The whole answer to a usual question; None when it is another, which the library reads."""
+        asked = parse_question(data, "/peer")
+        if self._responder is None or asked is None or not asked.keys() <= _USUAL or "host" not in asked:
+            return None
+        return write_answer(*self._reply(self._responder, asked))
+
     def _answer(self, request: web.BaseRequest, responder: Responder) -> web.Response:
-        instance = request.headers.get(INSTANCE_HEADER)
+        status, fields, body = self._reply(responder, request.headers)
+        return web.Response(status=status, headers=fields, body=body or None)
+
+    def _reply(self, responder: Responder, asked: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
+        """Status, fields and body for whoever ``asked``, whose fields are found by their names in lower case."""
+        instance = asked.get(INSTANCE_HEADER.lower())
         caller = Caller(
-            sane_etag(request.headers.get("If-None-Match")),
+            sane_etag(asked.get("if-none-match")),
             instance if instance is not None and len(instance) <= 64 and instance.isalnum() else None,
         )
         reply = responder.peer(caller)
-        headers = {"ETag": reply.etag or ""}
+        fields = {"ETag": reply.etag or ""}
         if reply.stats is not None:
-            headers[STATS_HEADER] = reply.stats
-        if reply.body is None:
-            return web.Response(status=reply.status, headers=headers)
+            fields[STATS_HEADER] = reply.stats
         body = reply.body
-        if len(body) >= GZIP_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
-            # Level 1, no time stamp: the same answer has the same bytes, and it is small enough at any level.
-            body = gzip.compress(body, 1, mtime=0)
-            headers["Content-Encoding"] = "gzip"
-        return web.Response(status=reply.status, headers=headers, body=body, content_type="application/json")
+        if body is None:
+            return reply.status, fields, b""
+        fields["Content-Type"] = "application/json"
+        if len(body) >= GZIP_FROM and "gzip" in asked.get("accept-encoding", ""):
+            if self._zipped[0] is not body:
+                # Level 1, no time stamp: the same answer has the same bytes, and it is small enough at any level.
+                self._zipped = (body, gzip.compress(body, 1, mtime=0))
+            body = self._zipped[1]
+            fields["Content-Encoding"] = "gzip"
+        return reply.status, fields, body
 
     async def _take(self, request: web.BaseRequest, responder: Responder) -> web.Response:
         try:
@@ -250,7 +264,7 @@ class TlsNetwork:
         return web.Response(status=204 if responder.take(body) else 400)
 
 
-async def _read(stream: aiohttp.StreamReader, most: int) -> bytes:
+async def _read(stream: StreamReader, most: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
     while piece := await stream.read(READ_SIZE):
@@ -263,36 +277,21 @@ async def _read(stream: aiohttp.StreamReader, most: int) -> bytes:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turns the client's exceptions into ``Untrusted``, ``ConnectionRefusedError`` or another ``OSError``."""
-    import aiohttp
-
+    """Turns what went wrong into ``Untrusted``, ``ConnectionRefusedError`` or another ``OSError``."""
     try:
         yield
     except TimeoutError as error:
         raise TimeoutError("no answer in time") from error
-    except aiohttp.ServerDisconnectedError as error:
-        # asyncio ends a connection whose client certificate it refuses without saying so.
-        raise OSError("disconnected without an answer; perhaps it does not trust our certificate") from error
-    except (aiohttp.ClientError, OSError) as error:
-        chain = list(_chain(error))
+    except ConnectionRefusedError:
+        raise
+    except ssl.SSLError as error:
         why = str(error) or type(error).__name__
-        if any(isinstance(one, ssl.SSLError) and not isinstance(one, _CUT_OFF) for one in chain):
-            raise Untrusted(why) from error
-        if any(isinstance(one, ConnectionRefusedError) for one in chain):
-            raise ConnectionRefusedError(why) from error
-        raise OSError(why) from error
+        raise OSError(why) if isinstance(error, _CUT_OFF) else Untrusted(why) from error
 
 
 _CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 """The connection ended in the middle: nothing was said about trust."""
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        inner = getattr(error, "os_error", None)
-        if isinstance(inner, BaseException):
-            yield inner
-        error = error.__cause__ or error.__context__
+_USUAL: Final = frozenset(("host", "user-agent", "accept", "accept-encoding", "if-none-match", INSTANCE_HEADER.lower()))
+"""The fields of a usual question; with any other it may want something that only the library knows."""
