@@ -145,8 +145,11 @@ class RunHistory:
         async def read() -> None:
             nonlocal found
             for name in waiting:
-                first = name not in self._known
-                gated = _gated(jobs[name])
+                job, first = jobs.get(name), name not in self._known
+                if job is None:
+                    # A reload removed it while others were read.
+                    continue
+                gated = _gated(job)
                 # Whether the last run succeeded is not guessed from an older row.
                 rows = await self._read(name, AS_FAR if first and gated else HISTORY, gaps=not gated)
                 if rows is None and self._keeper.is_open:

@@ -48,8 +48,12 @@ class Store(MemoryStateStore):
     bad = False
     """The newest record of each stream cannot be read."""
 
+    def was_read(self, stream: str) -> None:
+        """What else happens while somebody reads."""
+
     async def read(self, stream: str, *, limit: int | None = None, after: str = "") -> Sequence[StoredRecord]:
         found = await super().read(stream, limit=limit, after=after)
+        self.was_read(stream)
         if self.bad and found:
             raise RecordsUnreadable("EIO", found[:-1])
         return found
@@ -153,6 +157,20 @@ def live(
         return world
 
     return run_virtual(main)
+
+
+def test_a_job_may_be_removed_while_the_history_of_another_one_is_read() -> None:
+    first, second = job("first", onlyIfLastSucceeded=True), job("second")
+    jobs = [first, second]
+
+    async def scene(world: World) -> None:
+        world.store.was_read = lambda stream: jobs.__delitem__(slice(1, None))  # type: ignore[method-assign]  # a hook
+        await world.clock.sleep(10)
+        assert jobs == [first]
+        await world.once(first, at=60)
+        assert [row.outcome for row in world.launcher.history()["first"]] == [Outcome.SUCCESS]
+
+    live(Contents(), jobs, scene)
 
 
 def test_runs_and_skips_of_before_a_restart_are_there_again() -> None:
