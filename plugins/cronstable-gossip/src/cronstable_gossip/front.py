@@ -38,15 +38,13 @@ class Front(asyncio.Protocol):
         self._keepalive = keepalive
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._asked = 0.0
+        self._asked = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake is over."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=MOST_UNREAD)
-        loop = asyncio.get_running_loop()
-        self._asked = loop.time()
-        self._timer = loop.call_later(self._keepalive, self._look)
+        self._watch()
 
     def data_received(self, data: bytes) -> None:
         """A question, or the beginning of something else."""
@@ -57,7 +55,7 @@ class Front(asyncio.Protocol):
         if answer is None:
             self._hand_over(transport, data)
             return
-        self._asked = asyncio.get_running_loop().time()
+        self._asked = True
         transport.write(answer)
 
     def pause_writing(self) -> None:
@@ -89,11 +87,13 @@ class Front(asyncio.Protocol):
             self._transport = None
             self._gone(self)
 
+    def _watch(self) -> None:
+        self._asked = False
+        self._timer = asyncio.get_running_loop().call_later(self._keepalive, self._look)
+
     def _look(self) -> None:
-        """One timer for a whole idle time, set anew only when it fires: questions come far more often than it does."""
-        loop = asyncio.get_running_loop()
-        left = self._asked + self._keepalive - loop.time()
-        if left <= 0:
-            self.close()
+        """Nothing was asked for one idle time, or two at most: a timer for each question would cost more than it."""
+        if self._asked:
+            self._watch()
         else:
-            self._timer = loop.call_later(left, self._look)
+            self.close()

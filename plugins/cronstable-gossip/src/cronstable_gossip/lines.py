@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -134,12 +134,18 @@ class Line(asyncio.Protocol):
 
 
 class Lines:
-    """The connections to all peers under one TLS context. ``keepalive``: seconds that one waits for a question."""
+    """The connections to all peers under one TLS context.
 
-    def __init__(self, context: ssl.SSLContext, peers: Sequence[Address], keepalive: Seconds) -> None:
+    ``keepalive``: seconds that one waits for a question, by ``now``, a clock that only goes forward.
+    """
+
+    def __init__(
+        self, context: ssl.SSLContext, peers: Sequence[Address], keepalive: Seconds, now: Callable[[], float]
+    ) -> None:
         self._context = context
         self._peers = peers
         self._keepalive = keepalive
+        self._now = now
         self._idle: list[list[Line]] = [[] for _ in peers]
         self._slots = [asyncio.Semaphore(PER_PEER) for _ in peers]
         self._all = asyncio.Semaphore(CONCURRENT)
@@ -172,14 +178,14 @@ class Lines:
         if self._closed:
             line.close()
         elif line.open:
-            line.idle_since = asyncio.get_running_loop().time()
+            line.idle_since = self._now()
             self._idle[index].append(line)
         return answer
 
     def _take(self, index: int) -> Line | None:
         """The connection that was used last, if it can be used again."""
         idle = self._idle[index]
-        oldest = asyncio.get_running_loop().time() - self._keepalive
+        oldest = self._now() - self._keepalive
         while idle:
             line = idle.pop()
             if line.open and line.idle_since > oldest:

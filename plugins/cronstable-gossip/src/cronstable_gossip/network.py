@@ -163,7 +163,7 @@ class TlsNetwork:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def _connect(self, material: Material) -> Lines:
-        return Lines(material.client, self._peers, self._bounds.keepalive)
+        return Lines(material.client, self._peers, self._bounds.keepalive, lambda: self._host.clock.now().boot)
 
     async def ask(self, index: int, etag: str | None, timeout: Seconds) -> Reply:
         """One question, all of it within ``timeout`` seconds."""
