@@ -61,6 +61,8 @@ class Commands:
         job = self._scheduler.jobs.get(command.job)
         if job is None:
             return NoSuchJob(command.job)
+        # What ended and is only told later is over for whoever asks now.
+        self._launcher.ends.settle(job.name)
         match command:
             case StartRun():
                 return self._start(job)

@@ -240,6 +240,20 @@ def test_no_attempt_follows_a_success_that_is_only_told_later() -> None:
     assert world.retries.pending == {}
 
 
+def test_a_run_that_is_over_and_only_told_later_is_not_cancelled() -> None:
+    answers = []
+
+    async def script(world: World) -> None:
+        await world.clock.sleep(0.9)
+        world.launcher.ends.hold()
+        await world.clock.sleep(0.5)
+        answers.append(await world.commands.do(CancelRun("a"), OPERATOR))
+        world.launcher.ends.release()
+
+    play(10, script, lasts=0.5, succeeds=lambda _: True)
+    assert answers == [Refused("the job is not running")]
+
+
 def test_all_attempts_are_one_occurrence() -> None:
     world = play(100)
     names = {occurrence_env(r.key, "n", "d", False)["CRONSTABLE_OCCURRENCE_ID"] for _, r in world.requests}
