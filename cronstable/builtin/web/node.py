@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cronstable.api import FileSystem, Host, Json
@@ -14,7 +14,11 @@ from cronstable.builtin.web.settings import NodeHistory
 MOUNT: Final = "/sys/fs/cgroup"
 SAMPLE: Final = 5.0
 """Seconds that one look may take."""
+WHOLE_EVERY: Final = 60.0
+"""Seconds between looks at everything, limits included; between them only what moves is read."""
+_MOVING: Final = "/proc/stat", "/proc/meminfo"
 _LONGEST: Final = 65536
+_HEAD: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class Usage:
     own_cpu: float
     own_rss: int
     own_threads: int
+    plain: bool = False
+    """The files of the machine are the kernel's own, and never wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +61,36 @@ class NodeLoad:
         self._history = history
         self._points: deque[list[float | None]] = deque(maxlen=history.points)
         self._last: tuple[Usage, float | None] | None = None
+        self._whole: Usage | None = None
 
     async def run(self) -> None:
         """Take a sample every ``interval`` seconds until cancelled; none when it is not wanted."""
         while self._history.enabled:
-            await self.sample()
+            now = self._host.clock.now()
+            whole = self._whole
+            moved = glance(self._host.fs, whole) if whole and now.boot - whole.boot < WHOLE_EVERY else None
+            if whole is None or moved is None:
+                await self.sample()
+            else:
+                self._note(replace(whole, at=now.wall, boot=now.boot, cpu=moved[0], memory_used=moved[1]))
             await self._host.clock.sleep(self._history.interval)
 
     async def sample(self) -> None:
-        """Look once. A machine that cannot be looked at costs the sample, and a line in the log."""
+        """Look once, and keep it. A machine that cannot be looked at costs the sample, and a line in the log."""
+        usage = await self._look()
+        if usage is not None:
+            self._note(usage)
+
+    async def _look(self) -> Usage | None:
         try:
             usage = await self._host.threads.run(lambda: look(self._host), timeout=SAMPLE, lane="web")
         except Exception as error:  # noqa: BLE001 - psutil raises its own on odd machines; nothing hangs on a sample
             self._host.log.debug("web: this node's load is not known: %s", type(error).__name__)
-            return
+            return None
+        self._whole = usage
+        return usage
+
+    def _note(self, usage: Usage) -> None:
         before = self._last[0] if self._last is not None else None
         percent = cpu_percent(before, usage)
         self._last = (usage, percent if percent is not None or self._last is None else self._last[1])
@@ -79,7 +101,13 @@ class NodeLoad:
         """GET /node."""
         if not self._history.enabled or self._last is None:
             await self.sample()
-        return {"node_name": node, "resources": None if self._last is None else resources(*self._last)}
+        if self._last is None:
+            return {"node_name": node, "resources": None}
+        usage, percent = self._last
+        if self._whole is not None and self._whole.boot < usage.boot:
+            # Kept samples are glances, which leave out what only this answer tells.
+            usage = await self._look() or usage
+        return {"node_name": node, "resources": resources(usage, percent)}
 
     def history(self, node: str) -> dict[str, Json]:
         """GET /node/history."""
@@ -148,20 +176,50 @@ def look(host: Host) -> Usage:
         own_cpu=machine.own_cpu,
         own_rss=machine.own_rss,
         own_threads=machine.own_threads,
+        plain=_is_plain(host.fs),
     )
+
+
+def glance(fs: FileSystem, whole: Usage) -> tuple[float, int] | None:
+    """Seconds of processors and bytes of memory used by now on the machine of ``whole``; None: look at everything.
+
+    Called on the event loop, where nothing may wait: these files are the kernel's own memory, unless somebody has
+    mounted a file system of a program over them, as lxcfs does. A control group is always looked at whole.
+    """
+    if whole.source != "host" or not whole.plain:
+        return None
+    words, memory = (_text(fs, path, _HEAD) or "" for path in _MOVING)
+    rows = [line.split() for line in memory.split("\n", 3)[:3]]
+    busy = _busy(words)
+    if busy is None or [row[:1] for row in rows] != [["MemTotal:"], ["MemFree:"], ["MemAvailable:"]]:
+        return None
+    return busy, whole.memory_total - 1024 * int(rows[2][1])
+
+
+def _is_plain(fs: FileSystem) -> bool:
+    mounts = fs.mounts()
+    return mounts is not None and not any(f" {path} " in mounts for path in _MOVING)
+
+
+def _busy(text: str) -> float | None:
+    """Seconds of all processors that were not idle, by the first line of /proc/stat (proc(5))."""
+    words = text.partition("\n")[0].split()
+    if words[:1] != ["cpu"] or len(words) < 9:
+        return None
+    user, nice, system, _, _, irq, softirq, steal = map(int, words[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def read_proc(fs: FileSystem) -> Machine | None:
     """What Linux says in three files (proc(5)), else None. Time that guests used is in ``user`` already."""
-    words = (_text(fs, "/proc/stat") or "").partition("\n")[0].split()
+    busy = _busy(_text(fs, "/proc/stat") or "")
     memory = {row[0]: int(row[1]) for row in _rows(_text(fs, "/proc/meminfo")) if len(row) == 3 and row[1].isdigit()}
     own = (_text(fs, "/proc/self/stat") or "").rpartition(")")[2].split()
-    if words[:1] != ["cpu"] or len(words) < 9 or not {"MemTotal:", "MemAvailable:"} <= memory.keys() or len(own) < 22:
+    if busy is None or not {"MemTotal:", "MemAvailable:"} <= memory.keys() or len(own) < 22:
         return None
-    user, nice, system, _, _, irq, softirq, steal = map(int, words[1:9])
     tick = os.sysconf("SC_CLK_TCK")
     return Machine(
-        busy=(user + nice + system + irq + softirq + steal) / tick,
+        busy=busy,
         memory_used=1024 * (memory["MemTotal:"] - memory["MemAvailable:"]),
         memory_total=1024 * memory["MemTotal:"],
         own_cpu=(int(own[11]) + int(own[12])) / tick,
@@ -218,11 +276,11 @@ def _levels(path: str) -> Sequence[str]:
     return ["/".join([MOUNT, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
 
 
-def _text(fs: FileSystem, path: str) -> str | None:
+def _text(fs: FileSystem, path: str, longest: int = _LONGEST) -> str | None:
     try:
         fd = fs.open(path, os.O_RDONLY)
         try:
-            return fs.read(fd, _LONGEST).decode("ascii", "replace")
+            return fs.read(fd, longest).decode("ascii", "replace")
         finally:
             fs.close(fd)
     except OSError:

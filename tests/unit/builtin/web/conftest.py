@@ -83,6 +83,7 @@ class Files:
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
+        self.mounted: str | None = None
         self._opened: dict[int, str] = {}
 
     def open(self, path: str, flags: int, mode: int = 0o600) -> int:
@@ -93,6 +94,9 @@ class Files:
 
     def read(self, fd: int, n: int) -> bytes:
         return self.texts[self._opened[fd]].encode()[:n]
+
+    def mounts(self) -> str | None:
+        return self.mounted
 
     def close(self, fd: int) -> None:
         assert fd in self._opened

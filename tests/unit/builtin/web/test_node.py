@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from cronstable.api import OpCount, Outcome, RunKey, RunRecord, StateStatus, StoreInfo, Topology
-from cronstable.builtin.web.node import Group, Machine, Usage, cpu_percent, read_group, read_proc
+from cronstable.builtin.web.node import Group, Machine, Usage, cpu_percent, glance, read_group, read_proc
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +70,27 @@ def test_where_a_file_says_something_else_another_is_asked(host: Any, path: str,
     assert read_proc(host.fs) is None
 
 
+def test_between_whole_looks_only_what_moves_is_read(host: Any) -> None:
+    host.fs.texts |= PROC
+    assert glance(host.fs, replace(USAGE, plain=True, memory_total=1000 * 1024)) == (
+        171 / os.sysconf("SC_CLK_TCK"),
+        600 * 1024,
+    )
+
+
+@pytest.mark.parametrize("whole", [USAGE, replace(USAGE, plain=True, source="cgroup-v2")])
+def test_a_group_and_files_of_another_program_are_not_read_on_the_loop(host: Any, whole: Usage) -> None:
+    host.fs.texts |= PROC
+    assert glance(host.fs, whole) is None
+
+
+@pytest.mark.parametrize("path", ["/proc/stat", "/proc/meminfo"])
+@pytest.mark.parametrize("text", ["", "cpu 1 2\n", "MemTotal: 1 kB\nMemFree: 1 kB\nBuffers: 1 kB\n"])
+def test_a_glance_at_odd_files_sees_nothing(host: Any, path: str, text: str) -> None:
+    host.fs.texts |= {**PROC, path: text}
+    assert glance(host.fs, replace(USAGE, plain=True)) is None
+
+
 def test_the_share_of_the_processors_is_between_two_looks_of_one_kind() -> None:
     later = replace(USAGE, boot=110.0, cpu=60.0)
     assert cpu_percent(USAGE, later) == 50.0
@@ -80,7 +101,12 @@ def test_the_share_of_the_processors_is_between_two_looks_of_one_kind() -> None:
     assert cpu_percent(USAGE, replace(later, cpu=0.0)) == 0.0
 
 
-async def test_the_load_of_this_node_is_looked_at_now_and_then_and_kept_for_a_while(serve: Any, host: Any) -> None:
+@pytest.mark.parametrize("mounted", [None, "proc /proc proc rw 0 0\n"])
+async def test_the_load_of_this_node_is_looked_at_now_and_then_and_kept_for_a_while(
+    serve: Any, host: Any, mounted: str | None
+) -> None:
+    host.fs.texts |= PROC
+    host.fs.mounted = mounted
     async with serve(nodeHistory={"interval": 2, "points": 10}) as call:
         now = (await call("GET", "/node")).json
         for _ in range(12):
