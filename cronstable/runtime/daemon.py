@@ -10,6 +10,7 @@ import logging
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -23,7 +24,7 @@ from cronstable.core.values import dataclass
 from cronstable.plugin.manager import Plugins
 from cronstable.plugin.protocols import HostSnapshot
 from cronstable.runtime.bus import EventBus
-from cronstable.runtime.claims_driver import ClaimsDriver
+from cronstable.runtime.claim_seat import ClaimSeat
 from cronstable.runtime.cluster_manager import ClusterManager, MakeElection
 from cronstable.runtime.commands import Commands
 from cronstable.runtime.companions import Companions
@@ -45,6 +46,9 @@ from cronstable.runtime.services import MakeService, Services
 from cronstable.runtime.shared_work import SharedWork
 from cronstable.runtime.state import MakeStore, StateKeeper
 from cronstable.runtime.tally import TallyKeeper
+
+if TYPE_CHECKING:
+    from cronstable.runtime.claims_driver import ClaimsDriver
 
 DRAIN_NOTICE: Seconds = 30.0
 FORCED_DRAIN: Seconds = 10.0
@@ -116,14 +120,7 @@ class Daemon:
             decisions=DecisionRing(),
         )
         self.scheduler = Scheduler(clock=clock, cluster=self.cluster, launcher=self.launcher, log=parts.log)
-        self.claims = ClaimsDriver(
-            clock=clock,
-            ids=parts.seams.ids,
-            gate=self.scheduler,
-            cluster=self.cluster,
-            launcher=self.launcher,
-            log=parts.log,
-        )
+        self.claims = ClaimSeat(self.cluster, self._make_claims)
         self.scheduler.claimer = self.claims
         self.guard = LeaseGuard(
             clock=clock, gate=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log
@@ -164,9 +161,7 @@ class Daemon:
         )
         self.bus.counts = self.tally.heard
         self.reports.heard = self.tally.reported
-        self.claims.appended = self.tally.claimed
         self.retries.claimer = self.claims
-        self.claims.retry_refused = self.retries.refused
         self.launcher.admission = self.retries
         self.launcher.tracer = parts.tracer
         self.launcher.listeners += (self.claims, self.guard, self.retries, self.lateness)
@@ -198,7 +193,6 @@ class Daemon:
             cluster=self.cluster,
             scheduler=self.scheduler,
             launcher=self.launcher,
-            claims=self.claims,
             retries=self.retries,
             reboot=self.reboot,
             log=parts.log,
@@ -219,6 +213,23 @@ class Daemon:
         self.host.connect(
             self.snapshot, commands.do, self.launcher.decisions, self.durable.history.runs, self.state.names
         )
+
+    def _make_claims(self) -> ClaimsDriver:
+        # Here and not at the start: most daemons have no backend with a claim log, and this is a megabyte of modules.
+        from cronstable.runtime.claims_driver import ClaimsDriver
+
+        driver = ClaimsDriver(
+            clock=self._clock,
+            ids=self._parts.seams.ids,
+            gate=self.scheduler,
+            cluster=self.cluster,
+            launcher=self.launcher,
+            log=self._log,
+        )
+        driver.appended = self.tally.claimed
+        driver.retry_refused = self.retries.refused
+        driver.retry_spent = self.retries.spent
+        return driver
 
     @property
     def node(self) -> str:

@@ -11,7 +11,6 @@ from anyio.abc import TaskGroup
 from cronstable.core.clock import Seconds
 from cronstable.runtime.boot_marks import BootMarks
 from cronstable.runtime.chores import Chores
-from cronstable.runtime.claims_driver import ClaimsDriver
 from cronstable.runtime.cluster_manager import ClusterManager
 from cronstable.runtime.durable import Durable
 from cronstable.runtime.host import Seams
@@ -42,7 +41,6 @@ class SharedWork:
         cluster: ClusterManager,
         scheduler: Scheduler,
         launcher: Launcher,
-        claims: ClaimsDriver,
         retries: Retries,
         reboot: RebootKeeper,
         log: logging.Logger,
@@ -72,7 +70,6 @@ class SharedWork:
         around = Around(scheduler, cluster, retries, durable.history.last, self._marks.boot_id)
         self._scan = RetryScan(door=door, store=self._store, around=around, rng=seams.rng, log=log)
         retries.memory = self._store
-        claims.retry_spent = retries.spent
         leases = StoreLeases(find=keeper.lease, clock=clock, ids=ids, log=log, node=node)
         self.slots = Slots(
             keeper=keeper, leases=leases, runs=launcher, chores=self._chores, clock=clock, log=log, node=node

@@ -55,3 +55,10 @@ def test_checking_a_file_loads_no_network_no_terminal_and_no_event_loop(
 def test_the_json_listing_of_plugins_loads_no_terminal_library(imported_by: ImportedBy) -> None:
     loaded = imported_by("-m", "cronstable", "plugins", "--json")
     assert not top_level(loaded) & (HEAVY - {"click"})
+
+
+def test_a_daemon_loads_no_claims_before_a_backend_keeps_a_log_of_them(imported_by: ImportedBy) -> None:
+    """A megabyte in each node of a gossip cluster."""
+    loaded = imported_by("-c", "import cronstable.cli.serve")
+    assert "cronstable.runtime.daemon" in loaded
+    assert not {name for name in loaded if name.startswith(("cronstable.runtime.claims_", "cronstable.core.claim_"))}

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -29,6 +29,7 @@ from cronstable.leadership import LeaseBackend
 from cronstable.plugin.descriptors import Capability
 from cronstable.plugin.protocols import Claims, Pause
 from cronstable.runtime.bus import EventBus
+from cronstable.runtime.claim_seat import ClaimSeat
 from cronstable.runtime.claims_driver import ClaimsDriver
 from cronstable.runtime.launcher import Launcher
 from cronstable.runtime.output import OutputHub
@@ -121,25 +122,29 @@ class Node:
             decisions=DecisionRing(),
         )
         self.scheduler = Scheduler(clock=self.clock, cluster=members, launcher=self.launcher, log=LOG)
-        self.claims = ClaimsDriver(
-            clock=self.clock,
-            ids=self.host.ids,
-            gate=self.scheduler,
-            cluster=members,
-            launcher=self.launcher,
-            log=LOG,
-        )
+        self.claims = ClaimSeat(members, self.make_claims)
         self.scheduler.claimer = self.claims
         self.retries = Retries(
             clock=self.clock, scheduler=self.scheduler, cluster=members, launcher=self.launcher, log=LOG
         )
         self.retries.claimer = self.claims
-        self.claims.retry_refused = self.retries.refused
-        self.claims.retry_spent = self.retries.spent
         self.launcher.admission = self.retries
         self.launcher.listeners += (self.claims, self.retries)
         self.scope = anyio.CancelScope()
         self.over = anyio.Event()
+
+    def make_claims(self) -> ClaimsDriver:
+        driver = ClaimsDriver(
+            clock=self.clock,
+            ids=self.host.ids,
+            gate=self.scheduler,
+            cluster=cast("Any", self.members),
+            launcher=self.launcher,
+            log=LOG,
+        )
+        driver.retry_refused = self.retries.refused
+        driver.retry_spent = self.retries.spent
+        return driver
 
     def make_backend(self) -> LeaseBackend:
         return LeaseBackend(
