@@ -8,7 +8,6 @@ not, is decided here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -21,7 +20,7 @@ from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job
 from cronstable.core.runs import Trigger
 from cronstable.core.sweep import Local, Rules, is_claimable
-from cronstable.core.values import dataclass
+from cronstable.core.values import dataclass, replace
 
 SPAWNING: Final = 16
 """Late or not, so many are on their way to a process at a time (claims.md 12)."""

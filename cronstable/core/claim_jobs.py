@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from cronstable.core.claim_values import ClaimState, JobSet, Known
 from cronstable.core.clock import EpochSeconds, Instant
+from cronstable.core.values import replace
 
 REMEMBERED_SETS: Final = 8
 

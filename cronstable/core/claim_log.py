@@ -13,7 +13,6 @@ draws a random number. What keeps an occurrence from being started twice (claims
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeAlias, assert_never
 
@@ -57,6 +56,7 @@ from cronstable.core.claim_values import (
 from cronstable.core.clock import EpochSeconds, Instant, Seconds
 from cronstable.core.decision import Reason
 from cronstable.core.store import Fenced, Full, Span, Taken, Unknown, Won
+from cronstable.core.values import replace
 
 FLUSH_AFTER: Final = 5.0
 """Seconds that started ids wait for an append to ride on before they get one of their own. Those of jobs that are rerun

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from cronstable.core.claim_values import Head, Known, Ledger, Mark, MarkState, Record, Skip, Start
 from cronstable.core.clock import EpochSeconds
+from cronstable.core.values import replace
 
 VERSION: Final = 1
 

@@ -7,7 +7,6 @@ at again is decided here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -16,7 +15,7 @@ from cronstable.core.job import ConcurrencyPolicy, Job
 from cronstable.core.lease_values import Acquire, Answered, Event, Request
 from cronstable.core.store import Grant, Held, HeldTerm, Vacant
 from cronstable.core.unfinished import Entry, Watch, blocking, cancelled, encode, observe, started
-from cronstable.core.values import dataclass
+from cronstable.core.values import dataclass, replace
 
 LOOK_EVERY: Final[Seconds] = 5.0
 LOOK_OFTEN: Final[Seconds] = 1.0

@@ -17,7 +17,6 @@ The rules that keep two nodes from leading at once (reference 3.5, claims 9 and 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final, TypeAlias, assert_never
 
 from cronstable.core.clock import Instant, Seconds
@@ -51,6 +50,7 @@ from cronstable.core.lease_values import (
     Wait,
 )
 from cronstable.core.store import Grant, Held, Holder, LeaseRecord, Observation, Seen, Unreadable, Vacant
+from cronstable.core.values import replace
 
 LONGEST_STORED_TTL: Final = 3600.0
 """Seconds. A stored ttl above this (and above our own) is an accident or an edit: it is honoured for this long only."""

@@ -10,8 +10,11 @@ from dataclasses import field, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cronstable.core.values import dataclass as ours
+from cronstable.core.values import replace as our_replace
 
 T = TypeVar("T")
 
@@ -183,3 +186,44 @@ def test_only_frozen_values_with_slots_are_made() -> None:
         @ours(frozen=False, slots=True)
         class Loose:
             a: int
+
+
+# -- replace ----------------------------------------------------------------------------------------------------------
+
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.text(max_size=5),
+        "size": st.integers(0, 12),
+        "tags": st.lists(st.text(max_size=2), max_size=2).map(tuple),
+        "seen": st.lists(st.integers(), max_size=2),
+        "late": st.booleans(),
+    },
+)
+
+
+@given(CHANGES, CHANGES)
+def test_replace_does_what_the_standard_one_does(first: dict[str, Any], then: dict[str, Any]) -> None:
+    first = {"name": "job", **first, "size": min(9, first.get("size", 3))}
+    mine, standard_one = Ours(**first), Standard(**first)
+    try:
+        wanted: Any = replace(standard_one, **then)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=str(error)):
+            our_replace(mine, **then)
+        return
+    got = our_replace(mine, **then)
+    assert type(got) is Ours
+    assert dataclasses.astuple(got) == dataclasses.astuple(wanted)
+    assert got.seen is then.get("seen", mine.seen)
+    assert mine == Ours(**first)
+
+
+def test_replace_refuses_what_is_no_field() -> None:
+    value: Any = Ours("job")
+    with pytest.raises(TypeError, match="Ours has no field 'colour'"):
+        our_replace(value, colour="red")
+    with pytest.raises(TypeError):
+        replace(value, colour="red")
+    with pytest.raises(TypeError, match="no field 'twice'"):
+        our_replace(value, twice=2)
