@@ -18,15 +18,16 @@ class NodeClock:
         self._offset = 0.0
         self.rate = 1.0
         self.frozen = False
-        self._last: tuple[float, Instant] | None = None
+        self._last: Instant | None = None
+        self._read_at = 0.0
 
     def read(self, at: float) -> Instant:
         """The readings at world time ``at``."""
-        if self._last is not None and self._last[0] == at:
-            return self._last[1]
+        if at == self._read_at and self._last is not None:
+            return self._last
         passed = 0.0 if self.frozen else self.rate * (at - self._since)
         reading = Instant(self._start + self._since + self._offset + passed, self._boot + passed)
-        self._last = (at, reading)
+        self._last, self._read_at = reading, at
         return reading
 
     def until(self, boot: float, at: float) -> Seconds:

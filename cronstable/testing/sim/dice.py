@@ -57,7 +57,7 @@ class Dice:
 
     def token(self, nbytes: int = 6) -> str:
         """``nbytes`` as lower-case hex."""
-        text = ""
+        text = f"{self.bits():016x}"
         while len(text) < 2 * nbytes:
             text += f"{self.bits():016x}"
         return text[: 2 * nbytes]
@@ -83,8 +83,11 @@ class TimedDice(Dice):
         if at != self._thrown:
             self._thrown = at
             self._state = _mix(self._root ^ (int(at * GRID) * _GAMMA & _MASK))
-        self._state = (self._state + _GAMMA) & _MASK
-        return _mix(self._state)
+        # ``_mix``, spelt out: most of the draws of a simulation come by here.
+        z = self._state = (self._state + _GAMMA) & _MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+        return z ^ (z >> 31)
 
 
 def _mix(z: int) -> int:

@@ -136,15 +136,8 @@ class Machine(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Entry:
-    """What happens at an instant."""
-
-    sort: Sort
-    action: Callable[[], None]
-
-
-Row: TypeAlias = tuple[float, int, int, Entry]
+Row: TypeAlias = tuple[float, int, int, Sort, Callable[[], None]]
+"""What happens at an instant: when, in which order of those at that instant, its age, what it is, what is done."""
 
 
 class Engine:
@@ -164,22 +157,23 @@ class Engine:
         self._age = 0
         self._ordinal = 0
         self._steps = 0
+        self._fixed: list[float] = []
 
     def after(self, seconds: float, action: Callable[[], None], sort: Sort = Sort.STEP) -> None:
         """Do ``action`` then."""
         if seconds == math.inf:
             return
-        at = self.at if seconds <= 0 else math.ceil((self.at + seconds) * GRID) / GRID
+        ticks = math.ceil((self.at if seconds <= 0 else self.at + seconds) * GRID)
         self._age += 1
         self._ordinal += 1
         if sort is Sort.STEP:
             self._steps += 1
-        heapq.heappush(self._heap, (at, self._shuffle(at), self._age, Entry(sort, action)))
-
-    def _shuffle(self, at: float) -> int:
-        # Of the instant and of what was done at this one alone: skipping what came before changes no order.
-        mixed = (int(at * GRID) * 0x9E3779B97F4A7C15 + self._ordinal * 0xBF58476D1CE4E5B9 + self._order) & _MASK
-        return ((mixed ^ (mixed >> 31)) * 0x94D049BB133111EB & _MASK) >> 48
+        elif sort is Sort.FIXED:
+            heapq.heappush(self._fixed, ticks / GRID)
+        # The order is of the instant and of what was done at this one alone: skipping what came before changes none.
+        mixed = (ticks * 0x9E3779B97F4A7C15 + self._ordinal * 0xBF58476D1CE4E5B9 + self._order) & _MASK
+        order = ((mixed ^ (mixed >> 31)) * 0x94D049BB133111EB & _MASK) >> 48
+        heapq.heappush(self._heap, (ticks / GRID, order, self._age, sort, action))
 
     def soon(self, action: Callable[[], None]) -> None:
         """Do ``action`` at this instant, after what is being done."""
@@ -187,40 +181,46 @@ class Engine:
 
     def run(self, until: float) -> None:
         """Everything up to ``until``."""
-        at_once, asked = 0, 0.0
+        at_once, asked = 0, 0.0 if self.skip is not None else math.inf
         while self._heap and self._heap[0][0] <= until and not self.halted:
-            if not self._steps and self.skip is not None and self.at >= asked and self._heap[0][0] > self.at + QUIET:
+            if not self._steps and self.at >= asked and self._heap[0][0] > self.at + QUIET:
+                assert self.skip is not None
                 asked = max(self.skip(), self.at + QUIET)
                 continue
-            at, _, _, entry = heapq.heappop(self._heap)
+            at, _, _, sort, action = heapq.heappop(self._heap)
             if at == self.at:
                 at_once += 1
                 if at_once > SPINNING:
                     raise Spinning(f"something is done again and again at t={at:.3f} and no time passes")
             else:
                 self.at, self._ordinal, at_once = at, 0, 0
-            if entry.sort is Sort.STEP:
+            if sort is Sort.STEP:
                 self._steps -= 1
             self.events += 1
-            entry.action()
+            action()
         if not self.halted:
             self.at = until
 
     def next_fixed(self) -> float:
         """The next instant at which something comes whatever happens before; infinite when nothing does."""
-        return min((row[0] for row in self._heap if row[3].sort is Sort.FIXED), default=math.inf)
+        while self._fixed and self._fixed[0] <= self.at:
+            heapq.heappop(self._fixed)
+        return self._fixed[0] if self._fixed else math.inf
 
-    def leap(self, to: float, move: Callable[[float, Entry], tuple[float, Callable[[], None]] | None]) -> None:
+    def leap(
+        self, to: float, move: Callable[[float, Sort, Callable[[], None]], tuple[float, Callable[[], None]] | None]
+    ) -> None:
         """Go to ``to`` at once. Nothing may be under way.
 
         ``move`` says of what waits (but for what is fixed) when it comes and what it does then; None: never.
         """
         rows: list[Row] = []
-        for at, order, age, entry in self._heap:
-            if entry.sort is Sort.FIXED:
-                rows.append((at, order, age, entry))
-            elif (moved := move(at, entry)) is not None:
-                rows.append((moved[0], order, age, Entry(entry.sort, moved[1])))
+        for row in self._heap:
+            at, order, age, sort, action = row
+            if sort is Sort.FIXED:
+                rows.append(row)
+            elif (moved := move(at, sort, action)) is not None:
+                rows.append((moved[0], order, age, sort, moved[1]))
         heapq.heapify(rows)
         self._heap = rows
         self.at, self._ordinal = to, 0

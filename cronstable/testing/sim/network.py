@@ -79,8 +79,10 @@ class Network:
         return self._dice[node]
 
     def _latency(self, dice: TimedDice) -> Seconds:
-        seconds = dice.between(0.0005, 0.008)
-        if dice.chance(0.01):
+        # One draw for both: the upper bits say how long, the lower ones whether it is one of those that take long.
+        drawn = dice.bits()
+        seconds = 0.0005 + 0.0075 * ((drawn >> 11) / (1 << 53))
+        if (drawn & 1023) < 10:
             seconds += dice.between(0.01, 0.4)
         if How.SLOW in self.wrong:
             seconds += dice.between(0.05, 4.0)
@@ -120,6 +122,8 @@ class Network:
         self._commit(ask, node)
 
     def _commit(self, ask: Ask, node: Node) -> object:
+        if ask.operation not in WRITES:
+            return Reply(ask.commit())
         writes = self.lease.writes
         stands = self.lease.look()
         try:

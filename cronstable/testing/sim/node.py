@@ -112,6 +112,8 @@ class Process:
         self.over = False
         self.released: int | None = None
         self._fibers: list[Fiber] = []
+        self.now: Callable[[], Instant] = node.now
+        """The clocks of its node."""
         self.lease: LeaseSide | None = None
         self.claims: ClaimsSide | None = None
         self.lease_fiber: Fiber | None = None
@@ -125,10 +127,6 @@ class Process:
         fiber = Fiber(self.world.engine, self.node, steps, self.world.send)
         self._fibers.append(fiber)
         return fiber
-
-    def now(self) -> Instant:
-        """The clocks of its node."""
-        return self.node.now()
 
     def end(self) -> None:
         """Nothing of it runs any more."""
@@ -225,8 +223,9 @@ class LeaseSide:
 
     def _ask_what_is_due(self) -> Steps[Wait | Finished | None]:
         last: Wait | Finished | None = None
-        dice = self._dice
-        for command in self._step(Ready(dice.token(8), dice.token(6), dice.random())):
+        # One draw for all three: this is asked more often than anything else, and most of it is not used.
+        drawn = self._dice.bits()
+        for command in self._step(Ready(f"{drawn:016x}", f"{drawn >> 16:012x}", (drawn >> 11) / (1 << 53))):
             match command:
                 case Wait() | Finished():
                     last = command

@@ -12,23 +12,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from cronstable.core import lease
 from cronstable.core.clock import Seconds
 from cronstable.core.lease_values import Acquire, InFlight, LeaseState, Observe, Phase, Release, Renew, Request
 from cronstable.core.store import Grant, LeaseRecord, Seen
+from cronstable.core.values import replace
 from cronstable.testing.sim.dice import GRID
-from cronstable.testing.sim.engine import Alarm, Entry, Fiber, Sort, on_grid
+from cronstable.testing.sim.engine import Alarm, Fiber, Sort, on_grid
 from cronstable.testing.sim.faults import Moment
 
 if TYPE_CHECKING:
     from cronstable.testing.sim.node import Node, Process
     from cronstable.testing.sim.world import World
 
-ROUNDS: Final = 2
-"""Renewals that are done for real before something happens: from one to the next nothing of what was before is left."""
+ROUNDS: Final = 1
+"""Renewals that are done for real before something happens: after one nothing of what was before is left."""
 AGAIN: Seconds = 1.0
 """When it is looked again whether a stretch can be left out."""
 
@@ -195,6 +195,8 @@ class Skipper:
             state = process.lease.state
             # Until when it asked to be left out is an instant of its own, and comes when it comes.
             process.lease.state = replace(later(state, by), abstain_until=state.abstain_until)
+            if process.node is leader:
+                process.lease.renewals = tuple(at + by for at in process.lease.renewals)
             if process.lease_fiber is not None:
                 shifting[process.lease_fiber] = process
             if process.claims_fiber is not None:
@@ -205,10 +207,9 @@ class Skipper:
         world.checker.skipped(leader.name, by)
         world.log("world", f"nothing happens for {by:.3f} s")
 
-        def move(at: float, entry: Entry) -> tuple[float, Callable[[], None]] | None:
-            if entry.sort is Sort.HELD:
-                return at + by, entry.action
-            alarm = entry.action
+        def move(at: float, sort: Sort, alarm: Callable[[], None]) -> tuple[float, Callable[[], None]] | None:
+            if sort is Sort.HELD:
+                return at + by, alarm
             assert isinstance(alarm, Alarm)
             if alarm.stale:
                 return None
