@@ -31,7 +31,7 @@ from cronstable.runtime.http import HttpxClient
 from cronstable.runtime.jsonlog import JsonFormatter, json_lines
 from cronstable.runtime.otel import RunSpans, spans_of
 from cronstable.runtime.processes import HostProcesses
-from cronstable.runtime.reaper import Reaper, must_reap
+from cronstable.runtime.reaper import Reaper
 from cronstable.runtime.spawn import PosixSpawner, clean_signal_state
 from cronstable.runtime.start import keep_descriptors_from_children
 from cronstable.runtime.system import SystemClock, SystemIds, SystemRng
@@ -104,7 +104,7 @@ def _serve(wishes: Wishes, log: logging.Logger, output: Console, spans: RunSpans
         hostname=socket.gethostname(),
         log=log,
         configure_logging=configure,
-        reaper=Reaper(spawner.owned, clock) if must_reap() else None,
+        reaper=Reaper(spawner.owned, clock),
         tracer=spans,
         shutdown_grace=wishes.grace,
         environ=dict(os.environ),

@@ -252,7 +252,7 @@ class Daemon:
             services.start_soon(self.state.run)
             services.start_soon(self.tally.run)
             if self._parts.reaper is not None:
-                services.start_soon(self._parts.reaper.run)
+                services.start_soon(self._parts.reaper.run_where_needed)
             await self.services.reconcile(self._config.settings)
             async with crowd() as runs:
                 self.launcher.bind(runs)

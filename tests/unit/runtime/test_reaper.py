@@ -111,6 +111,65 @@ async def test_an_exit_is_noticed_at_once_and_taken_after_the_nap(table: Table) 
     assert table.taken == [7]
 
 
+@pytest.mark.parametrize(("handed", "taken"), [(True, [7]), (False, [])])
+async def test_who_is_handed_orphans_is_asked_when_a_stranger_shows(
+    table: Table, handed: bool, taken: list[int]
+) -> None:
+    clock, asked = VirtualClock(), 0
+
+    def needed() -> bool:
+        nonlocal asked
+        asked += 1
+        return handed
+
+    taker = Reaper(lambda: {6}, clock, patience=2.0)
+    table.children = {6: False}
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(taker.run_where_needed, needed)
+            for _ in range(3):
+                await anyio.wait_all_tasks_blocked()
+                clock.advance(reaper.LONG_ROUND)
+            assert asked == 0, "children of the spawner are no strangers"
+            table.children[7] = True
+            for _ in range(3):
+                await anyio.wait_all_tasks_blocked()
+                clock.advance(reaper.LONG_ROUND)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    assert (asked, table.taken) == (1, taken)
+
+
+async def test_without_a_proc_the_kernel_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden() -> list[int]:
+        raise FileNotFoundError("/proc/self/task")
+
+    monkeypatch.setattr(reaper, "_children", hidden)
+    asked: list[bool] = []
+
+    def needed() -> bool:
+        asked.append(True)
+        return False
+
+    await Reaper(frozenset, VirtualClock()).run_where_needed(needed)
+    assert asked == [True]
+
+
+async def test_pid_1_collects_without_asking(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    clock = VirtualClock()
+    table.children = {7: True}
+    taker = Reaper(frozenset, clock, patience=2.0)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(taker.run_where_needed)
+            while not table.taken:
+                await anyio.wait_all_tasks_blocked()
+                clock.advance(2.0)
+            tasks.cancel_scope.cancel()
+    assert table.taken == [7]
+
+
 def test_an_ordinary_process_is_handed_no_orphans() -> None:
     assert not must_reap()
 
