@@ -173,8 +173,10 @@ class TallyKeeper:
         """Look at how late the event loop is, until cancelled."""
         while True:
             before = self._clock.now().boot
-            await self._clock.sleep(LOOK)
-            self._lags.append(max(0.0, self._clock.now().boot - before - LOOK))
+            # At whole multiples, so that an idle daemon wakes up once for this and for the history of its load.
+            pause = LOOK - before % LOOK
+            await self._clock.sleep(pause)
+            self._lags.append(max(0.0, self._clock.now().boot - before - pause))
             self._heard += 1
 
     def _job(self, name: str) -> _Job:

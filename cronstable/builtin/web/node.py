@@ -73,7 +73,8 @@ class NodeLoad:
                 await self.sample()
             else:
                 self._note(replace(whole, at=now.wall, boot=now.boot, cpu=moved[0], memory_used=moved[1]))
-            await self._host.clock.sleep(self._history.interval)
+            # At whole multiples, so that an idle daemon wakes up once for this and for a look at its event loop.
+            await self._host.clock.sleep(self._history.interval - now.boot % self._history.interval)
 
     async def sample(self) -> None:
         """Look once, and keep it. A machine that cannot be looked at costs the sample, and a line in the log."""
