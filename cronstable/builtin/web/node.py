@@ -14,7 +14,7 @@ from cronstable.builtin.web.settings import NodeHistory
 MOUNT: Final = "/sys/fs/cgroup"
 SAMPLE: Final = 5.0
 """Seconds that one look may take."""
-WHOLE_EVERY: Final = 60.0
+WHOLE_EVERY: Final = 300.0
 """Seconds between looks at everything, limits included; between them only what moves is read."""
 _MOVING: Final = "/proc/stat", "/proc/meminfo"
 _LONGEST: Final = 65536
