@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -255,7 +258,8 @@ def _expand(column: ColumnName, text: str) -> int:
 
     croniter is imported here, on the first schedule, so that importing the public API stays light.
     """
-    from croniter import CroniterError, croniter
+    with _without_windows():
+        from croniter import CroniterError, croniter
 
     shape = _SHAPES[column]
     try:
@@ -269,3 +273,20 @@ def _expand(column: ColumnName, text: str) -> int:
     for value in values:
         mask |= 1 << (value - base)
     return mask
+
+
+@contextmanager
+def _without_windows() -> Iterator[None]:
+    """Around the import of croniter: dateutil below it looks for the zones of Windows first.
+
+    It would find none, and load ctypes on the way: a third of a MiB in every daemon.
+    """
+    name = "dateutil.tz.win"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # what Python takes for "there is no such module"
+    try:
+        yield
+    finally:
+        sys.modules.pop(name, None)

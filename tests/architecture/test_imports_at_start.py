@@ -57,6 +57,13 @@ def test_the_json_listing_of_plugins_loads_no_terminal_library(imported_by: Impo
     assert not top_level(loaded) & (HEAVY - {"click"})
 
 
+def test_a_schedule_loads_no_bridge_to_c(imported_by: ImportedBy, one_job: str) -> None:
+    """Four tenths of a MiB, for the time zones of Windows."""
+    loaded = imported_by("-m", "cronstable", "--validate-config", "-c", one_job)
+    assert "croniter" in loaded
+    assert "ctypes" not in loaded
+
+
 def test_a_daemon_loads_no_claims_before_a_backend_keeps_a_log_of_them(imported_by: ImportedBy) -> None:
     """A megabyte in each node of a gossip cluster."""
     loaded = imported_by("-c", "import cronstable.cli.serve")
