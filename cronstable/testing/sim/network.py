@@ -39,7 +39,7 @@ class Network:
         self._engine = engine
         self._dice: dict[Node, TimedDice] = {}
         self._expires_itself = expires_itself
-        self._poll = poll
+        self.poll = poll
         self._watchers: list[_Watcher] = []
         self._seen: dict[str, int] = {}
         self._guarded = ""
@@ -152,7 +152,7 @@ class Network:
         watchers, self._watchers = self._watchers, []
         for watcher in sorted(watchers, key=lambda one: one.node.index):
             # A node that polls sees it at its next look, one that watches at once.
-            self._engine.after(self._dice_of(watcher.node).between(0.0, self._poll), watcher.answer)
+            self._engine.after(self._dice_of(watcher.node).between(0.0, self.poll), watcher.answer)
 
     def _guard(self) -> None:
         """An expiring store forgets a lease that is not written again."""

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from cronstable.testing.sim.world import World
 
 ROUNDS: Final = 1
-"""Renewals that are done for real before something happens: after one nothing of what was before is left."""
+"""Renewals that are done for real before something happens: once all have seen one nothing of what was before is left.
+"""
 AGAIN: Seconds = 1.0
 """When it is looked again whether a stretch can be left out."""
 
@@ -96,7 +97,7 @@ class Skipper:
         period = self._period(leader) if leader is not None else 0.0
         if leader is None or not period:
             return at + AGAIN
-        runway = max(ROUNDS * period, self._world.idle) + AGAIN
+        runway = max(ROUNDS * period + self._world.network.poll, self._world.idle) + AGAIN
         rounds = math.floor((ahead - runway - at) / period)
         if rounds < 1:
             return ahead
