@@ -43,12 +43,12 @@ from cronstable.runtime.reports import MakeNotifier, Reports
 from cronstable.runtime.retries import Retries
 from cronstable.runtime.scheduler import Scheduler
 from cronstable.runtime.services import MakeService, Services
-from cronstable.runtime.shared_work import SharedWork
 from cronstable.runtime.state import MakeStore, StateKeeper
 from cronstable.runtime.tally import TallyKeeper
 
 if TYPE_CHECKING:
     from cronstable.runtime.claims_driver import ClaimsDriver
+    from cronstable.runtime.shared_work import SharedWork
 
 DRAIN_NOTICE: Seconds = 30.0
 FORCED_DRAIN: Seconds = 10.0
@@ -186,18 +186,10 @@ class Daemon:
         )
         self.durable.inflight.on_adopted = self.guard.adopted
         self.durable.inflight.on_gone = self.guard.gone
-        self.shared = SharedWork(
-            keeper=self.state,
-            durable=self.durable,
-            seams=parts.seams,
-            cluster=self.cluster,
-            scheduler=self.scheduler,
-            launcher=self.launcher,
-            retries=self.retries,
-            reboot=self.reboot,
-            log=parts.log,
-            node=lambda: self.node,
-        )
+        self.shared: SharedWork | None = None
+        self._shares = anyio.Event()
+        self._lasting: anyio.abc.TaskGroup | None = None
+        self._share()
         self.services = Services(
             providers=parts.plugins.services, make=parts.make_service, host=self.host, log=parts.log
         )
@@ -231,6 +223,28 @@ class Daemon:
         driver.retry_spent = self.retries.spent
         return driver
 
+    def _share(self) -> None:
+        """From the first configuration on that has a store: what runs have in common with those of other nodes."""
+        if self.shared is None and self._config.state is not None:
+            # Here and not at the start, as for the claims: without a store nothing of it does anything.
+            from cronstable.runtime.shared_work import SharedWork
+
+            self.shared = SharedWork(
+                keeper=self.state,
+                durable=self.durable,
+                seams=self._parts.seams,
+                cluster=self.cluster,
+                scheduler=self.scheduler,
+                launcher=self.launcher,
+                retries=self.retries,
+                reboot=self.reboot,
+                log=self._log,
+                node=lambda: self.node,
+            )
+            if self._lasting is not None:
+                self.shared.bind(self._lasting)
+            self._shares.set()
+
     @property
     def node(self) -> str:
         """This node's name, by the configuration in force."""
@@ -246,7 +260,9 @@ class Daemon:
             self.reports.bind(services)
             self.companions.bind(services)
             self.durable.bind(services)
-            self.shared.bind(services)
+            self._lasting = services
+            if self.shared is not None:
+                self.shared.bind(services)
             services.start_soon(self.reports.follow)
             services.start_soon(self._signals)
             services.start_soon(self.state.run)
@@ -270,7 +286,8 @@ class Daemon:
                 await self.claims.leave()
             await self.companions.finish()
             await self.reports.finish()
-            await self.shared.finish()
+            if self.shared is not None:
+                await self.shared.finish()
             await self.durable.finish()
             services.cancel_scope.cancel()
         self._log.info("stopped")
@@ -293,7 +310,7 @@ class Daemon:
             tasks.start_soon(self.claims.run)
             tasks.start_soon(self.reboot.run)
             tasks.start_soon(self.retries.run)
-            tasks.start_soon(self.shared.run)
+            tasks.start_soon(self._run_shared)
             tasks.start_soon(self.lateness.run)
             tasks.start_soon(self.durable.missed.run)
             tasks.start_soon(self._reload)
@@ -310,7 +327,13 @@ class Daemon:
             self.claims.poke()
             self.guard.poke()
             self.reboot.poke()
-            self.shared.poke()
+            if self.shared is not None:
+                self.shared.poke()
+
+    async def _run_shared(self) -> None:
+        await self._shares.wait()
+        if self.shared is not None:
+            await self.shared.run()
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 
@@ -382,6 +405,7 @@ class Daemon:
         """Put a new configuration into force. The cluster goes first: a gate must never be open by accident."""
         before, self._config = self._config, config
         self.state.configure(config.state)
+        self._share()
         for finding in result.findings:
             if finding.severity is Severity.ADVISORY:
                 self._log.warning("%s: %s", finding.file, finding.message)
@@ -447,7 +471,7 @@ class Daemon:
             ready=self._ready,
             stopping=self.launcher.stopping,
             state=self.state.status(),
-            slots=self.shared.slots.view(),
+            slots=self.shared.slots.view() if self.shared is not None else {},
             tally=self.tally.view(),
             certificates=self.host.expiries,
         )

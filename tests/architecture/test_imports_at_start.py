@@ -64,8 +64,9 @@ def test_a_schedule_loads_no_bridge_to_c(imported_by: ImportedBy, one_job: str) 
     assert "ctypes" not in loaded
 
 
-def test_a_daemon_loads_no_claims_before_a_backend_keeps_a_log_of_them(imported_by: ImportedBy) -> None:
+def test_a_daemon_loads_no_claims_and_no_slots_before_it_has_where_to_keep_them(imported_by: ImportedBy) -> None:
     """A megabyte in each node of a gossip cluster."""
     loaded = imported_by("-c", "import cronstable.cli.serve")
     assert "cronstable.runtime.daemon" in loaded
-    assert not {name for name in loaded if name.startswith(("cronstable.runtime.claims_", "cronstable.core.claim_"))}
+    kept = ("cronstable.runtime.claims_", "cronstable.core.claim_", "cronstable.runtime.slots")
+    assert not {name for name in loaded if name.startswith(kept)}

@@ -7,6 +7,7 @@ import http.client
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,10 +47,10 @@ class Daemon:
         self._wait = waiting
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, jobs: str, *, ready: bool = True, plain: bool = False) -> None:
+    def start(self, jobs: str, *, ready: bool = True, plain: bool = False, text: str | None = None) -> None:
         config = self.directory / "cronstable.yaml"
         web = f"web:\n  listen: ['unix://{self.directory / 'web.sock'}']\n"
-        config.write_text(f"{web}state:\n  path: {self.directory / 'state'}\njobs:\n{jobs}")
+        config.write_text(text or f"{web}state:\n  path: {self.directory / 'state'}\njobs:\n{jobs}")
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *(("-c", PLAIN) if plain else ()), "-m", "cronstable", "-c", str(config)],
@@ -313,3 +314,29 @@ def has_run(stamps: Path, count: int) -> bool:
 
 def says(daemon: Daemon, text: str, count: int) -> bool:
     return daemon.text().count(text) >= count
+
+
+FAILING = """\
+  - name: bad
+    command: exit 3
+    schedule: '@yearly'
+    onFailure:
+      retry: {maximumRetries: 5, initialDelay: 600, maximumDelay: 600, backoffMultiplier: 1}
+"""
+
+
+def test_a_store_that_a_reload_brings_keeps_the_retries_from_then_on(daemon: Daemon) -> None:
+    daemon.start(FAILING)
+    config = daemon.directory / "cronstable.yaml"
+    with_state = config.read_text()
+    daemon.stop()
+    without = "".join(itertools.takewhile(lambda line: line != "state:\n", with_state.splitlines(True)))
+    shutil.rmtree(daemon.directory / "state")
+    daemon.start(FAILING, text=without + "jobs:\n" + FAILING)
+    assert daemon.process is not None
+    config.write_text(with_state)
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.until(daemon.state.exists, "the store to be opened")
+    daemon.until(lambda: daemon.ask("POST", "/jobs/bad/start")[0] in (200, 202), "the job to be started")
+    daemon.until(lambda: list(daemon.state.glob("records/retr*bad*/*.json")), "the attempt that is due to stand in it")
+    daemon.stop()
