@@ -126,6 +126,9 @@ class Process:
             self._fibers = [fiber for fiber in self._fibers if not fiber.over]
         fiber = Fiber(self.world.engine, self.node, steps, self.world.send)
         self._fibers.append(fiber)
+        if self.over:
+            # It was killed within the very step that asks for this: that goes on to its next wait, nothing else does.
+            fiber.end()
         return fiber
 
     def end(self) -> None:
