@@ -267,6 +267,8 @@ def test_leadership_moves_on_the_open_page_and_a_lost_node_comes_back(
     expect(page_of_first.locator(".banner")).to_have_count(0)
     expect(page_of_first.locator("#lead")).to_have_text("second leads")
     expect(page_of_first.locator("#link")).to_have_text("live")
+    # It asks for as long as it is open.
+    page_of_first.close()
     complaints.hosts.discard(first.url.split("/")[2])
 
 
