@@ -161,7 +161,9 @@ class MissedRuns:
                 for name in self._ready():
                     self._busy.add(name)
                     tasks.start_soon(self._catch_up, name)
-                await self._clock.sleep(LOOK_EVERY if self._is_eager() else IDLE)
+                # At whole multiples, where an idle daemon is awake anyhow.
+                idle = IDLE - self._clock.now().boot % IDLE
+                await self._clock.sleep(LOOK_EVERY if self._is_eager() else idle)
             tasks.cancel_scope.cancel()
 
     def _is_eager(self) -> bool:
