@@ -571,7 +571,7 @@ def longest_gaps(fleet: Fleet) -> dict[str, float]:
     return found
 
 
-def test_restarts_in_any_order_leave_no_shared_job_without_an_owner_for_two_intervals(
+def test_restarts_in_any_order_leave_no_shared_job_unrun_for_long(
     make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait, rounds: int
 ) -> None:
     mesh = make_mesh()
@@ -602,6 +602,7 @@ def test_restarts_in_any_order_leave_no_shared_job_without_an_owner_for_two_inte
     gaps = longest_gaps(fleet)
     assert sorted(gaps) == jobs
     print(f"the longest gaps, in seconds: {gaps}")
+    # The promise is two intervals; what a machine that runs other tests beside this one adds is not known better.
     assert {name: gap for name, gap in gaps.items() if gap > 2 * SLOW + SLACK} == {}
 
 

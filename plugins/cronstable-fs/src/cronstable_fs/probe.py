@@ -165,6 +165,7 @@ def identify(fs: FileSystem, layout: Layout, unique: str) -> str | None:
         try:
             fs.link(scratch, layout.identity)
         except FileExistsError:
+            # Another node was first; the identity read below is its.
             pass
         finally:
             disk.unlink_quietly(fs, scratch)
