@@ -195,6 +195,47 @@ def test_a_directory_that_another_host_made_at_the_same_moment_is_no_failure(ben
     assert bench.read() == ["1"]
 
 
+def test_a_file_that_another_host_made_at_the_same_moment_is_opened(bench: Bench) -> None:
+    bench.open()
+    real, told = bench.node.disk.real.open, list[str]()
+
+    def raced(path: str, flags: int, mode: int = 0o600) -> int:
+        fd = real(path, flags, mode)
+        if flags & os.O_CREAT and not flags & os.O_EXCL and path not in told:
+            told.append(path)
+            bench.node.disk.real.close(fd)
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        return fd
+
+    bench.node.disk.real.open = raced
+    bench.append("1")
+    assert bench.run(bench.store.put("d", b"1", None)) is not None
+    assert any(path.endswith("d.lock") for path in told)
+    assert bench.read() == ["1"]
+
+
+@pytest.mark.parametrize("removed", [True, False], ids=["removed-again", "says-so-always"])
+def test_a_file_that_exists_and_does_not_is_tried_a_few_times(bench: Bench, removed: bool) -> None:
+    bench.open()
+    real, times = bench.node.disk.real.open, iter(range(99))
+
+    def raced(path: str, flags: int, mode: int = 0o600) -> int:
+        if not path.endswith("d.lock"):
+            return real(path, flags, mode)
+        if not flags & os.O_CREAT:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        if next(times) < 2 or not removed:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        return real(path, flags, mode)
+
+    bench.node.disk.real.open = raced
+    if removed:
+        assert bench.run(bench.store.put("d", b"1", None)) is not None
+    else:
+        with pytest.raises(StoreUnavailable, match="File exists"):
+            bench.run(bench.store.put("d", b"1", None))
+
+
 def test_a_share_that_is_not_mounted_any_more_is_not_made_anew_below(bench: Bench, share: Any) -> None:
     bench.node.disk.mount_table = f"{LOCAL}server:/x {share.root} nfs4 rw 0 0\n"
     assert bench.open().topology is Reach.SHARED

@@ -75,9 +75,26 @@ def create_file(fs: FileSystem, path: str, data: bytes) -> None:
         raise
 
 
+def open_or_create(fs: FileSystem, path: str, access: int) -> int:
+    """A descriptor of ``path``, made empty when it is missing. ``access``: O_RDWR or O_WRONLY.
+
+    Of hosts that make it at the same moment, GlusterFS tells the slower ones "exists", which no local disk would say
+    without O_EXCL: what exists is opened.
+    """
+    for last in (False,) * (STALE_RETRIES - 1) + (True,):
+        try:
+            return fs.open(path, access | os.O_CREAT, 0o600)
+        except FileExistsError:
+            if last:
+                raise
+        with contextlib.suppress(FileNotFoundError):
+            return fs.open(path, access)
+    raise AssertionError("unreachable: the last round returns or raises")
+
+
 def touch(fs: FileSystem, path: str) -> None:
     """A file without content that says something by being there; fine when it is."""
-    fs.close(fs.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    fs.close(open_or_create(fs, path, os.O_WRONLY))
 
 
 def publish_new(fs: FileSystem, source: str, target: str) -> None:

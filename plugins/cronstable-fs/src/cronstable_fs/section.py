@@ -227,4 +227,4 @@ class Section:
             disk.close_quietly(self._fs, fd)
 
     def _open_lock(self) -> int:
-        return self._fs.open(self._place.lock, os.O_RDWR | os.O_CREAT, 0o600)
+        return disk.open_or_create(self._fs, self._place.lock, os.O_RDWR)
