@@ -18,7 +18,7 @@ from cronstable.api import JobEvent, LeaderChange, template_variables
 from cronstable.builtin.shell import environment
 from cronstable.builtin.web.app import Api
 from cronstable.builtin.web.auth import Guard
-from cronstable.builtin.web.listeners import Contexts
+from cronstable.builtin.web.contexts import Contexts
 from cronstable.builtin.web.settings import WebSettings
 from cronstable.cli.main import COMMANDS
 from cronstable.config import LoadResult, compose_schema, format_findings, load

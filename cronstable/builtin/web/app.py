@@ -15,10 +15,10 @@ from cronstable.builtin.web.acting import Acting
 from cronstable.builtin.web.answers import Failure, error_answer, fail, tagged
 from cronstable.builtin.web.auth import READING, Forbidden, Guard, Unauthorized, foreign_origin
 from cronstable.builtin.web.certificate import Certificates
+from cronstable.builtin.web.contexts import Contexts
 from cronstable.builtin.web.dashboard import Dashboard
 from cronstable.builtin.web.eventlog import EventLog
 from cronstable.builtin.web.kept import Ready
-from cronstable.builtin.web.listeners import Contexts
 from cronstable.builtin.web.metrics import Exposition
 from cronstable.builtin.web.node import NodeLoad
 from cronstable.builtin.web.openapi import document
@@ -47,7 +47,8 @@ class Api:
         self._contexts = contexts
         self._settings = settings
         self._guard = guard
-        self._site = Site(host, settings, guard)
+        self._site = Site(host, settings, guard, contexts)
+        self.repeats = self._site.sender.repeats
         self.streams = Streams(host.clock, host.log, contexts)
         self.events = EventLog(host)
         self.load = NodeLoad(host, settings.node_history)

@@ -62,17 +62,17 @@ class JobsDocument:
 
     async def render(self, snapshot: HostSnapshot, wall: float) -> Rendered:
         """The list as of ``wall``. Lets others run while many entries have to be made."""
-        if (kept := self._fresh(snapshot, wall)) is not None:
+        if (kept := self.fresh(snapshot, wall)) is not None:
             return kept
         async with self._busy:
-            if (kept := self._fresh(snapshot, wall)) is not None:
+            if (kept := self.fresh(snapshot, wall)) is not None:
                 return kept
             await self._refresh(snapshot)
             body = Kept(self._body(wall), JSON, {"ETag": self._etag, "Vary": "Accept-Encoding"})
             self._rendered, self._rendered_at = Rendered(body, self._etag), wall
             return self._rendered
 
-    def _fresh(self, snapshot: HostSnapshot, wall: float) -> Rendered | None:
+    def fresh(self, snapshot: HostSnapshot, wall: float) -> Rendered | None:
         """What was rendered a moment ago, when nothing changed since."""
         if self._seen is None or not 0 <= wall - self._rendered_at < FRESH:
             return None

@@ -7,14 +7,13 @@ from email.utils import formatdate
 from typing import Final
 
 import anyio
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
 from cronstable.api import Host
-
-WRITE_TIMEOUT: Final = 30.0
-"""Seconds for an answer to be taken by a slow reader; then the connection is dropped."""
+from cronstable.builtin.web.contexts import Contexts
+from cronstable.builtin.web.repeats import WRITE_TIMEOUT, Again, Repeats, plain
 
 
 class Kept:
@@ -32,10 +31,11 @@ class Kept:
 class Sender:
     """Sends answers with the headers that all of them have, each within a deadline."""
 
-    def __init__(self, host: Host, headers: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, host: Host, headers: tuple[tuple[str, str], ...], contexts: Contexts) -> None:
         """``headers``: of the section; on answers of 200, 304 and 409 (reference 7.1)."""
         self._host = host
         self._headers = headers
+        self.repeats = Repeats(host, contexts, lambda kept: self._ready(kept).data)
 
     def decorate(self, headers: CIMultiDict[str], status: int) -> None:
         """Add the headers of every answer, of streams as well. Each endpoint owns its Content-Type."""
@@ -46,18 +46,17 @@ class Sender:
             for name, value in self._headers:
                 headers[name] = value
 
-    def kept(self, request: web.Request, kept: Kept) -> web.StreamResponse:
-        """200 with a kept body. A usual request gets bytes put together before; any other an answer of its own.
+    def kept(self, request: web.Request, kept: Kept, again: Again) -> web.StreamResponse:
+        """200 with a kept body. A plain request gets bytes put together before; any other an answer of its own.
 
-        Usual is a GET without a body on a connection that stays open: what pollers send.
+        ``again``: what to say to the same request another time.
         """
-        if (
-            request.version != HttpVersion11
-            or not request.keep_alive
-            or request.method != "GET"
-            or request.can_read_body
-        ):
+        if not plain(request):
             return web.Response(body=kept.body, headers=kept.headers)
+        self.repeats.learn(request, again)
+        return self._ready(kept)
+
+    def _ready(self, kept: Kept) -> Ready:
         second = int(self._host.clock.now().wall)
         if kept.made is None or kept.second != second:
             kept.made, kept.second = Ready(self, self._together(kept, second)), second
@@ -77,6 +76,8 @@ class Sender:
             with anyio.fail_after(WRITE_TIMEOUT):
                 await response.prepare(request)
                 await response.write_eof()
+                if plain(request):
+                    self.repeats.settled(request)
         except TimeoutError:
             self._drop(request)
         except ConnectionError:
@@ -108,7 +109,7 @@ class Ready(web.StreamResponse):
     def __init__(self, sender: Sender, data: bytes) -> None:
         super().__init__()
         self._sender = sender
-        self._data = memoryview(data)  # what the socket does not take at once is then not copied to be cut off
+        self.data: Final = memoryview(data)  # what the socket does not take at once is then not copied to be cut off
 
     @property
     def keep_alive(self) -> bool:
@@ -119,7 +120,8 @@ class Ready(web.StreamResponse):
         """Write all of it."""
         transport = request.transport
         if transport is not None and not transport.is_closing():
-            transport.write(self._data)
+            transport.write(self.data)
+            self._sender.repeats.settled(request)
         if transport is None or transport.is_closing():
             self._sender.gone(request)
             raise ConnectionResetError("the client went away before its answer")

@@ -17,6 +17,7 @@ import anyio
 from aiohttp import web
 
 from cronstable.api import Host
+from cronstable.builtin.web.repeats import Repeats
 from cronstable.builtin.web.settings import Tcp, Tls, Unix, WebSettings
 
 IO_TIMEOUT: Final = 10.0
@@ -34,37 +35,22 @@ class LoadedTls:
     digest: bytes
 
 
-class Contexts:
-    """Which certificate connections are made under now. Those of an earlier one end: their clients come back.
-
-    The files may have been replaced because the old key was lost, or a client's authority is not to be trusted any
-    more: who is connected already must not go on for good.
-    """
-
-    def __init__(self) -> None:
-        self.now: ssl.SSLContext | None = None
-
-    def outdated(self, transport: asyncio.BaseTransport | None) -> bool:
-        """True for a connection under a certificate that was replaced."""
-        context = None if transport is None else transport.get_extra_info("sslcontext")
-        return context is not None and context is not self.now
-
-
 @dataclass(frozen=True, slots=True)
 class _Open:
-    site: web.BaseSite
+    server: asyncio.Server
     inode: int | None = None
 
 
 class Listeners:
     """The listeners of one service. ``open`` may be called again and again: it opens what is not open."""
 
-    def __init__(self, settings: WebSettings, runner: web.BaseRunner, host: Host, contexts: Contexts) -> None:
+    def __init__(self, settings: WebSettings, runner: web.BaseRunner, host: Host, repeats: Repeats) -> None:
         self._settings = settings
         self._runner = runner
         self._threads = host.threads
         self._log = host.log
-        self._contexts = contexts
+        self._repeats = repeats
+        self._contexts = repeats.contexts
         self._open: dict[Tcp | Unix, _Open] = {}
         self._said: dict[Tcp | Unix, str] = {}
         self._tls: LoadedTls | None = None
@@ -108,7 +94,7 @@ class Listeners:
             self._log.warning("web: the changed certificate does not load, the old one stays in use: %s", error)
             return
         for listen in [item for item in self._open if isinstance(item, Tcp) and item.tls]:
-            await self._open.pop(listen).site.stop()
+            self._open.pop(listen).server.close()
         await self.open()
         await self._end_outdated()
 
@@ -123,6 +109,11 @@ class Listeners:
             for one in outdated:
                 one.close()  # at once when nothing is asked on it
                 ending.start_soon(one.shutdown, PATIENCE)
+
+    def close(self) -> None:
+        """Take no more connections."""
+        for opened in self._open.values():
+            opened.server.close()
 
     def remove_sockets(self) -> None:
         """Remove our unix sockets from the file system, unless somebody else has put his own there."""
@@ -139,21 +130,20 @@ class Listeners:
         context = None
         if listen.tls and self._settings.tls is not None:
             context = (self._tls or await self._load_tls(self._settings.tls)).context
-        site = web.TCPSite(self._runner, listen.host, listen.port, ssl_context=context, backlog=BACKLOG)
-        return await self._start(site)
+        loop = asyncio.get_running_loop()
+        return _Open(await loop.create_server(self._connection, listen.host, listen.port, ssl=context, backlog=BACKLOG))
 
     async def _open_unix(self, listen: Unix) -> _Open:
         mode = self._settings.socket_mode
         sock, inode = await self._threads.run(lambda: bind_unix(listen.path, mode), timeout=IO_TIMEOUT, lane="web")
-        return await self._start(web.SockSite(self._runner, sock, backlog=BACKLOG), inode)
+        loop = asyncio.get_running_loop()
+        return _Open(await loop.create_server(self._connection, sock=sock, backlog=BACKLOG), inode)
 
-    async def _start(self, site: web.BaseSite, inode: int | None = None) -> _Open:
-        try:
-            await site.start()
-        except OSError:
-            await site.stop()
-            raise
-        return _Open(site, inode)
+    def _connection(self) -> asyncio.Protocol:
+        server = self._runner.server
+        if server is None:
+            raise RuntimeError("a connection came before the server was set up or after its end")
+        return self._repeats.before(server)
 
     async def _load_tls(self, tls: Tls) -> LoadedTls:
         self._tls = await self._threads.run(lambda: load_tls(tls), timeout=IO_TIMEOUT, lane="web")

@@ -107,7 +107,7 @@ class Exposition:
         if kept is None:
             async with self._busy:
                 kept = self._fresh(page, packed) or await self._renewed(page, kind, packed)
-        return self._site.kept(request, kept)
+        return self._site.kept(request, kept, lambda: self._fresh(page, packed))
 
     def _fresh(self, page: _Page, packed: bool) -> Kept | None:
         """What was written a moment ago, in the form that is asked for."""

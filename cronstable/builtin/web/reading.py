@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from aiohttp import web
@@ -100,12 +100,12 @@ class Reading:
         """GET /version."""
         if self._version is None:
             self._version = Kept(self._site.host.snapshot().version.encode(), PLAIN)
-        return self._site.kept(request, self._version)
+        return self._site.kept(request, self._version, lambda: self._version)
 
     async def status(self, request: web.Request) -> web.StreamResponse:
         """GET /status: lines, or JSON for who asks for it."""
         form = self._status_json if accepts_json(request) else self._status_text
-        return self._site.kept(request, form.render(self._site.host.snapshot(), self._site.wall()))
+        return self._now(request, lambda: form.render(self._site.host.snapshot(), self._site.wall()))
 
     async def summary(self, request: web.Request) -> web.Response:
         """GET /summary."""
@@ -117,8 +117,20 @@ class Reading:
         if matches(request, rendered.etag):
             return web.Response(status=304, headers={"ETag": rendered.etag, "Vary": "Accept-Encoding"})
         if len(rendered.kept.body) < GZIP_FROM or not accepts_gzip(request):
-            return self._site.kept(request, rendered.kept)
-        return self._site.kept(request, await self._compressed(rendered))
+            return self._site.kept(request, rendered.kept, lambda: self._jobs_again(packed=False))
+        packed = await self._compressed(rendered)
+        return self._site.kept(request, packed, lambda: self._jobs_again(packed=True))
+
+    def _jobs_again(self, *, packed: bool) -> Kept | None:
+        """The list in one of its forms, when it was made a moment ago."""
+        fresh = self._jobs.fresh(self._site.host.snapshot(), self._site.wall())
+        if fresh is None or not packed or len(fresh.kept.body) < GZIP_FROM:
+            return None if fresh is None else fresh.kept
+        return self._zipped[1] if self._zipped is not None and self._zipped[0] is fresh else None
+
+    def _now(self, request: web.Request, make: Callable[[], Kept]) -> web.StreamResponse:
+        """What costs a moment only, whenever it is asked for."""
+        return self._site.kept(request, make(), make)
 
     async def job(self, request: web.Request) -> web.Response:
         """GET /jobs/{name}."""
@@ -211,7 +223,7 @@ class Reading:
 
     async def cluster(self, request: web.Request) -> web.StreamResponse:
         """GET /cluster."""
-        return self._site.kept(request, self._cluster.render(self._site.host.snapshot()))
+        return self._now(request, lambda: self._cluster.render(self._site.host.snapshot()))
 
     async def fleet(self, request: web.Request) -> web.Response:
         """GET /fleet, with an entity tag."""

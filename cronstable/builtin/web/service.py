@@ -13,7 +13,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from cronstable.api import Host, Service, Started
 from cronstable.builtin.web.app import Api
 from cronstable.builtin.web.auth import Guard
-from cronstable.builtin.web.listeners import Contexts, Listeners
+from cronstable.builtin.web.contexts import Contexts
+from cronstable.builtin.web.listeners import Listeners
 from cronstable.builtin.web.settings import WebSettings
 
 PASS: Final = 60.0
@@ -74,7 +75,7 @@ class WebService:
             lingering_time=LINGER,
             shutdown_timeout=HANDLERS_END,
         )
-        listeners = Listeners(settings, runner, host, contexts)
+        listeners = Listeners(settings, runner, host, api.repeats)
         try:
             await runner.setup()
             await self._open(listeners, host)
@@ -88,6 +89,7 @@ class WebService:
                     await listeners.rotate_tls()
                     await self._open(listeners, host)
         finally:
+            listeners.close()
             with anyio.move_on_after(CLEANUP, shield=True):
                 await runner.cleanup()
             listeners.remove_sockets()

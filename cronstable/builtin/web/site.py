@@ -10,7 +10,9 @@ from aiohttp import web
 from cronstable.api import Actor, Command, Done, Host, HostSnapshot, Job, NoSuchJob, Refused
 from cronstable.builtin.web.answers import fail
 from cronstable.builtin.web.auth import Caller, Guard, Unauthorized
+from cronstable.builtin.web.contexts import Contexts
 from cronstable.builtin.web.kept import Kept, Sender
+from cronstable.builtin.web.repeats import Again
 from cronstable.builtin.web.settings import WebSettings
 
 COMMAND_TIMEOUT: Final = 30.0
@@ -20,19 +22,19 @@ COMMAND_TIMEOUT: Final = 30.0
 class Site:
     """One web service: its host, its settings and its guard."""
 
-    def __init__(self, host: Host, settings: WebSettings, guard: Guard) -> None:
+    def __init__(self, host: Host, settings: WebSettings, guard: Guard, contexts: Contexts) -> None:
         self.host = host
         self.settings = settings
         self.guard = guard
-        self.sender = Sender(host, settings.headers)
+        self.sender = Sender(host, settings.headers, contexts)
 
     def wall(self) -> float:
         """Wall seconds now."""
         return self.host.clock.now().wall
 
-    def kept(self, request: web.Request, kept: Kept) -> web.StreamResponse:
-        """200 with a body that is sent again and again."""
-        return self.sender.kept(request, kept)
+    def kept(self, request: web.Request, kept: Kept, again: Again) -> web.StreamResponse:
+        """200 with a body that is sent again and again; ``again`` is what it is at another time."""
+        return self.sender.kept(request, kept, again)
 
     def caller(self, request: web.Request) -> Caller:
         """Who sent the request, or 401."""

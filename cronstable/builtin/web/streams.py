@@ -11,7 +11,7 @@ from aiohttp import web
 
 from cronstable.api import Clock, Json
 from cronstable.builtin.web.answers import fail
-from cronstable.builtin.web.listeners import Contexts
+from cronstable.builtin.web.contexts import Contexts
 
 MOST: Final = 512
 """Streams at once; one more is answered with 503."""

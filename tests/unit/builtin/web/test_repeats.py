@@ -1,0 +1,396 @@
+"""Requests that come again byte for byte: the same answer without the library, and none for what is no such request."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from aiohttp import web
+
+from cronstable.builtin.web import repeats
+from cronstable.builtin.web.repeats import LONGEST, MOST, RENEWED, Repeats, whole
+
+pytestmark = pytest.mark.anyio
+
+VERSION = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+KEPT = ("/version", "/status", "/jobs", "/cluster", "/metrics")
+
+
+class Talk:
+    """One connection that stays open, on which one thing is sent after the other."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def take(self) -> tuple[int, dict[str, str], bytes]:
+        """The next answer."""
+        with anyio.fail_after(20):
+            first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines if line)}
+            return int(first.split()[1]), headers, await self.reader.readexactly(int(headers.get("content-length", 0)))
+
+    async def __call__(self, data: bytes) -> tuple[int, dict[str, str], bytes]:
+        """The answer to ``data``."""
+        self.writer.write(data)
+        return await self.take()
+
+
+def get(path: str, *lines: str) -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
+
+
+@pytest.fixture
+async def talks() -> AsyncIterator[Callable[[Any], Awaitable[Talk]]]:
+    opened: list[Talk] = []
+
+    async def talk(call: Any) -> Talk:
+        opened.append(Talk(*await call.open()))
+        return opened[-1]
+
+    yield talk
+    for one in opened:
+        one.writer.close()
+        with suppress(ConnectionError):  # it may have been the daemon that ended it
+            await one.writer.wait_closed()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the library was given to read."""
+    given: list[bytes] = []
+    original = web.RequestHandler.data_received
+
+    def spy(self: Any, data: bytes) -> None:
+        given.append(data)
+        original(self, data)
+
+    monkeypatch.setattr(web.RequestHandler, "data_received", spy)
+    return given
+
+
+@pytest.mark.parametrize("path", KEPT)
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+async def test_a_request_that_comes_again_has_the_same_answer_without_being_read(
+    serve: Any, host: Any, make_job: Any, talks: Any, read: list[bytes], path: str, coding: str
+) -> None:
+    host.add(*(make_job(f"job {n}") for n in range(50)))
+    asked = get(path, f"Accept-Encoding: {coding}")
+    async with serve(headers={"X-Site": "ours"}) as call:
+        talk = await talks(call)
+        first = await talk(asked)
+        again = [await talk(asked) for _ in range(5)]
+        other = await (await talks(call))(asked)
+        assert read.count(asked) == 2, "the first on each connection"
+    assert (first[0], first[1]["x-site"]) == (200, "ours")
+    assert [*again, other] == [first] * 6
+
+
+async def test_each_form_of_an_answer_is_that_of_its_own_request(
+    serve: Any, host: Any, make_job: Any, talks: Any
+) -> None:
+    host.add(*(make_job(f"job {n}") for n in range(50)))
+    async with serve() as call:
+        talk = await talks(call)
+        for _ in range(3):
+            lines, listed = await talk(get("/status")), await talk(get("/status", "Accept: application/json"))
+            plain, packed = await talk(get("/jobs")), await talk(get("/jobs", "Accept-Encoding: gzip"))
+            etag = plain[1]["etag"]
+            unchanged = await talk(get("/jobs", f"If-None-Match: {etag}"))
+            assert (lines[1]["content-type"], listed[1]["content-type"]) == (
+                "text/plain; charset=utf-8",
+                "application/json",
+            )
+            assert gzip.decompress(packed[2]) == plain[2]
+            assert (unchanged[0], unchanged[2]) == (304, b"")
+
+
+async def test_what_changed_is_in_the_very_next_answer(serve: Any, host: Any, make_job: Any, talks: Any) -> None:
+    host.add(make_job("a"))
+    async with serve() as call:
+        talk = await talks(call)
+        for path in ("/status", "/jobs", "/cluster"):
+            old = [await talk(get(path)) for _ in range(3)][-1]
+            host.add(make_job(f"one more {path}"))
+            host.set(cluster_configured=True, cluster_error=f"broken {path}")
+            new = await talk(get(path))
+            assert path.encode() in new[2]
+            assert path.encode() not in old[2]
+            host.clock.advance(1)
+            later = await talk(get(path))
+            assert later[1]["date"] != new[1]["date"]
+
+
+async def test_the_bytes_of_an_allowed_request_help_nobody_who_has_not_got_all_of_them(
+    serve: Any, host: Any, make_job: Any, talks: Any
+) -> None:
+    host.add(make_job("a"))
+    async with serve(authToken={"value": "sesame"}) as call:
+        for path in KEPT:
+            asked = get(path, "Authorization: Bearer sesame")
+            talk = await talks(call)
+            allowed = [(await talk(asked))[0] for _ in range(3)]
+            refused = [(await talk(get(path, *line)))[0] for line in ([], ["Authorization: Bearer sesam"])] * 2
+            again = await talk(asked)
+            assert (allowed, refused, again[0]) == ([200] * 3, [401] * 4, 200)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [b"POST /jobs/a/pause HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(VERSION)],
+        [b"GET /whoami HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(VERSION)],
+        [b"GET /version HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(VERSION)],
+        [
+            b"GET /whoami HTTP/1.1\r\nHost: x\r\n\r\nGET /whoami HTTP/1.1\r\nHost: x\r\n",
+            b"Content-Length: %d\r\n\r\n" % len(VERSION),
+        ],
+    ],
+)
+async def test_a_body_that_looks_like_a_known_request_is_a_body(
+    serve: Any, host: Any, make_job: Any, talks: Any, read: list[bytes], before: list[bytes]
+) -> None:
+    host.add(make_job("a"))
+    async with serve() as call:
+        known = await talks(call)
+        assert [(await known(VERSION))[2] for _ in range(2)] == [b"2.0.0"] * 2
+        talk = await talks(call)
+        assert (await talk(VERSION))[2] == b"2.0.0"
+        for piece in before:
+            seen = len(read)
+            talk.writer.write(piece)
+            with anyio.fail_after(20):
+                while len(read) == seen:
+                    await anyio.lowlevel.checkpoint()
+        heads = b"".join(before).count(b"HTTP/1.1")
+        answers = [await talk(VERSION)] + [await talk.take() for _ in range(heads - 1)]
+        after = await talk(get("/whoami"))
+    if b"/version" not in before[0]:
+        assert b"2.0.0" not in [body for _, _, body in answers]
+    assert after[2].startswith(b'{"authenticated":')
+
+
+async def test_requests_sent_at_once_or_in_pieces_are_answered_in_their_order(
+    serve: Any, host: Any, talks: Any, read: list[bytes]
+) -> None:
+    async with serve() as call:
+        known = await talks(call)
+        assert [(await known(VERSION))[2] for _ in range(2)] == [b"2.0.0"] * 2
+        for pieces in ([get("/whoami") + VERSION, VERSION], [VERSION[:20], VERSION[20:] + get("/whoami"), VERSION]):
+            talk = await talks(call)
+            for piece in pieces:
+                seen = len(read)
+                talk.writer.write(piece)
+                with anyio.fail_after(20):
+                    while len(read) == seen:
+                        await anyio.lowlevel.checkpoint()
+            found = [(await talk.take())[2][:6] for _ in range(3)]
+            assert sorted(found) == sorted([b"2.0.0", b"2.0.0", b'{"auth'])
+            assert found[2] == b"2.0.0"
+
+
+async def test_other_answers_on_a_connection_leave_it_quick(
+    serve: Any, host: Any, talks: Any, read: list[bytes]
+) -> None:
+    async with serve() as call:
+        talk = await talks(call)
+        for path, status in (("/version", 200), ("/whoami", 200), ("/jobs/none", 404), ("/nowhere", 404)):
+            assert (await talk(get(path)))[0] == status
+        read.clear()
+        assert (await talk(get("/version")))[0] == 200
+        assert read == []
+
+
+async def test_a_known_request_that_fails_is_answered_and_logged_as_any_other(
+    serve: Any, host: Any, talks: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serve() as call:
+        talk = await talks(call)
+        assert [(await talk(get("/status")))[0] for _ in range(2)] == [200, 200]
+        host.broken = True
+        failed = await talk(get("/status"))
+        host.broken = False
+        mended = await talk(get("/status"))
+    assert (failed[0], mended[0]) == (500, 200)
+    assert b"a secret detail" not in failed[2]
+    assert "'/status' failed" in caplog.text
+
+
+async def test_a_connection_is_shown_to_the_library_now_and_then_or_it_would_end_it(
+    serve: Any, host: Any, talks: Any, read: list[bytes]
+) -> None:
+    async with serve() as call:
+        talk = await talks(call)
+        for seconds, expected in ((0, 1), (RENEWED / 2, 1), (RENEWED / 2, 2), (RENEWED / 2, 2), (RENEWED, 3)):
+            host.clock.advance(seconds)
+            assert (await talk(VERSION))[2] == b"2.0.0"
+            assert len(read) == expected
+
+
+async def test_a_reader_of_a_known_answer_that_takes_nothing_is_dropped_at_the_deadline(
+    serve: Any,
+    host: Any,
+    make_job: Any,
+    talks: Any,
+    read: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(repeats, "WRITE_TIMEOUT", 0.05)
+    host.add(*(make_job(f"job {n}", command="x" * 9000) for n in range(1000)))
+    async with serve() as call:
+        talk = await talks(call)
+        assert (await talk(get("/version")))[0] == 200
+        whole_list = await talk(get("/jobs"))
+        read.clear()
+        talk.writer.transport.pause_reading()
+        talk.writer.write(get("/jobs"))
+        with anyio.fail_after(10):
+            while "does not take its answer" not in caplog.text:
+                await anyio.lowlevel.checkpoint()
+        assert read == []
+        talk.writer.transport.resume_reading()
+        with pytest.raises((ConnectionError, EOFError)):
+            await talk.reader.readexactly(len(whole_list[2]))
+        fine = await (await talks(call))(VERSION)
+    assert fine[0] == 200
+
+
+async def test_a_reader_that_takes_a_long_known_answer_in_time_keeps_its_connection(
+    serve: Any, host: Any, make_job: Any, talks: Any
+) -> None:
+    host.add(*(make_job(f"job {n}", command="x" * 9000) for n in range(1000)))
+    async with serve() as call:
+        talk = await talks(call)
+        answers = [await talk(get("/jobs")) for _ in range(4)]
+        talk.writer.transport.pause_reading()
+        talk.writer.write(get("/jobs"))
+        await anyio.lowlevel.checkpoint()
+        talk.writer.transport.resume_reading()
+        assert [*answers, await talk.take()] == [answers[0]] * 5
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"",
+        b"\r\n\r\n" + VERSION,
+        VERSION * 2,
+        VERSION[:-2],
+        VERSION + b"\r\n",
+        VERSION.replace(b"Host: x\r\n", b"Host: x\nX: y\r\n"),
+        VERSION.replace(b"Host: x\r\n", b"Host: x\rX: y\r\n"),
+        b"GET /version HTTP/1.1\r\nHost: x\n\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_only_one_head_from_end_to_end_is_a_whole_request(piece: bytes) -> None:
+    assert whole(VERSION)
+    assert not whole(piece)
+
+
+class Library(asyncio.Protocol):
+    """Only remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[bytes] = []
+
+    def data_received(self, data: bytes) -> None:
+        self.given.append(data)
+
+
+class Pipe(asyncio.Transport):
+    """Only remembers what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[Any] = []
+        self.waiting = 0
+        self.closing = False
+        self.tls: object = None
+
+    def write(self, data: Any) -> None:
+        self.written.append(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.tls
+
+
+class Wire:
+    """A connection between the two."""
+
+    def __init__(self, service: Repeats) -> None:
+        self.library, self.pipe, self.service = Library(), Pipe(), service
+        self.connection = service.before(lambda: self.library)
+        self.request: Any = SimpleNamespace(protocol=self.library)
+        self.connection.connection_made(self.pipe)
+
+    def first(self, piece: bytes, answer: Any = b"kept") -> None:
+        """A request that is read by the library, and remembered."""
+        self.connection.data_received(piece)
+        self.service.learn(self.request, lambda: answer)
+        self.service.settled(self.request)
+
+
+@pytest.fixture
+def service(host: Any) -> Repeats:
+    contexts: Any = SimpleNamespace(outdated=lambda transport: transport.get_extra_info("sslcontext") == "old")
+    return Repeats(host, contexts, lambda kept: kept)  # type: ignore[arg-type,return-value]  # bytes stand for answers
+
+
+@pytest.fixture
+def wire(service: Repeats) -> Iterator[Wire]:
+    made = Wire(service)
+    yield made
+    made.connection.connection_lost(None)
+    assert service.connections == {}
+
+
+def test_a_known_request_is_written_and_not_handed_on(wire: Wire) -> None:
+    wire.first(VERSION)
+    wire.connection.data_received(VERSION)
+    assert (wire.library.given, wire.pipe.written) == ([VERSION], [b"kept"])
+
+
+@pytest.mark.parametrize("hindrance", [{"waiting": 1}, {"closing": True}, {"tls": "old"}])
+def test_what_hinders_a_quick_answer_is_the_librarys_to_see_to(wire: Wire, hindrance: dict[str, Any]) -> None:
+    wire.first(VERSION)
+    for name, value in hindrance.items():
+        setattr(wire.pipe, name, value)
+    wire.connection.data_received(VERSION)
+    assert (wire.library.given, wire.pipe.written) == ([VERSION] * 2, [])
+
+
+def test_an_answer_that_takes_longer_to_find_out_is_the_librarys(wire: Wire) -> None:
+    wire.first(VERSION, None)
+    wire.connection.data_received(VERSION)
+    assert (wire.library.given, wire.pipe.written) == ([VERSION] * 2, [])
+
+
+def test_nothing_is_answered_before_an_earlier_request_is(wire: Wire) -> None:
+    wire.first(VERSION)
+    wire.connection.data_received(get("/slow"))
+    wire.connection.data_received(VERSION)
+    wire.service.settled(wire.request)
+    wire.connection.data_received(VERSION)
+    assert (len(wire.library.given), wire.pipe.written) == (4, [])
+
+
+def test_so_many_requests_are_remembered_and_none_that_is_very_long(wire: Wire, service: Repeats) -> None:
+    for n in range(MOST + 1):
+        wire.first(get(f"/{n}"))
+    wire.first(get("/" + "x" * LONGEST))
+    wire.first(get(f"/{MOST}"))
+    assert list(service.known) == [get(f"/{n}") for n in range(1, MOST + 1)]
