@@ -264,20 +264,20 @@ class Desk:
         if run_id not in session.state.spawning:
             return False
         session.feed(Spawned(run_id), now)
-        return job in session.rerun
+        # One that is not rerun may be the last that others were waiting for.
+        return job in session.rerun or (bool(session.rerun) and not session.state.spawning)
 
     def over(self, session: Session, claim: Claim, refusal: Decision | None, now: Instant) -> bool:
         """The launcher is done with it. What was only refused for now stays ours and is launched again.
 
-        True: it was not spawned, so that there is something to do.
+        True: it was not spawned, or that it was is to be said, so that there is something to do.
         """
         self._launching.pop(claim.run_id, None)
         self._retries.pop(key_of(claim.start), None)
-        if claim.run_id in session.state.spawning:
-            # It could not be made. That is a start which failed, and not one to be made again.
-            session.feed(Spawned(claim.run_id), now)
+        # If it could not be made, that is a start which failed, and not one to be made again.
+        to_say = self.lives(session, claim.start.job, claim.run_id, now)
         if all(one.run_id != claim.run_id for one in session.state.pending):
-            return False
+            return to_say
         if refusal is not None and refusal.verdict is Verdict.DEFER:
             # A retry's ladder was told, and asks again; the others are simply launched again.
             session.feed(Handed(claim.run_id, waits=is_retry(claim.start)), now)

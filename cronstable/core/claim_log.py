@@ -61,6 +61,8 @@ from cronstable.core.values import replace
 FLUSH_AFTER: Final = 5.0
 """Seconds that started ids wait for an append to ride on before they get one of their own. Those of jobs that are rerun
 do not wait: what a successor does not read about, it starts again."""
+GATHER: Final = 0.25
+"""Seconds that these wait all the same while more processes of their chunk are being made, which is said with them."""
 ALLOWANCE: Final = 5
 """Seconds that clocks of two nodes may be apart without harm when a log begins (claims.md 8)."""
 BEHIND: Final = 2 * ALLOWANCE
@@ -376,7 +378,8 @@ def _must_flush(state: ClaimState, wants: Wants, now: Instant) -> bool:
         return False
     unstarted = state.ledger.unstarted
     reruns = any(run in unstarted and unstarted[run][0] in wants.rerun for run in state.begun)
-    return reruns or now.boot >= state.begun_at + FLUSH_AFTER
+    gathered = not state.spawning or now.boot >= state.begun_at + GATHER
+    return (reruns and gathered) or now.boot >= state.begun_at + FLUSH_AFTER
 
 
 def _mine(state: ClaimState) -> set[str]:

@@ -122,6 +122,8 @@ class Session:
             return longest
         if not self.is_open or not may_work:
             return PAUSE
+        if self.rerun and self.state.begun and self.state.spawning:
+            longest = min(longest, claim_log.GATHER)
         ahead = self.horizon.next_at
         return longest if ahead is None else max(0.001, min(longest, ahead - now.wall))
 

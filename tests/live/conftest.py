@@ -247,6 +247,10 @@ class Store(Protocol):
         """The claim log as it stands."""
         ...
 
+    def numbered(self) -> dict[int, bytes]:
+        """The same, by number."""
+        ...
+
 
 def written_off(store: Store) -> set[str]:
     """What the log itself calls claimed and not started."""
@@ -276,7 +280,15 @@ class Directory:
         os.rename(self._away, self.path)
 
     def records(self) -> list[bytes]:
-        return [record.read_bytes() for record in self.path.glob("default/claims/*/" + "[0-9]" * 12)]
+        return list(self.numbered().values())
+
+    def numbered(self) -> dict[int, bytes]:
+        found = self.path.glob("default/claims/*/" + "[0-9]" * 12)
+        return {int(record.name): record.read_bytes() for record in found}
+
+    def writes(self, first: int, last: int) -> int:
+        """Writes from record ``first`` to record ``last``, without renewals."""
+        return last - first + 1
 
 
 class Etcd:
@@ -332,8 +344,21 @@ class Etcd:
         return [value for _, value in self.pairs(key, end)]
 
     def records(self) -> list[bytes]:
+        return list(self.numbered().values())
+
+    def numbered(self) -> dict[int, bytes]:
         log = f"{self.election}/log/".encode()
-        return self.values(log, log[:-1] + b"0")
+        return {int(key[-12:]): value for key, value in self.pairs(log, log[:-1] + b"0")}
+
+    def writes(self, first: int, last: int) -> int:
+        """Writes from record ``first`` to record ``last``, without renewals: each one is a revision of etcd."""
+        begun, ended = (self._count(f"{self.election}/log/{n:012d}", "create_revision") for n in (first, last))
+        renewed = [self._count(self.election, "version", at) for at in (begun - 1, ended)]
+        return ended - begun + 1 - (renewed[1] - renewed[0])
+
+    def _count(self, key: str, of: str, revision: int = 0) -> int:
+        body = {"key": base64.b64encode(key.encode()).decode(), "revision": str(revision)}
+        return int((self.call("/v3/kv/range", body) or {})["kvs"][0][of])
 
     @property
     def leader(self) -> str | None:
@@ -362,6 +387,16 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if request.param == "filesystem":
         return Directory(tmp_path_factory.mktemp("store") / "shared")
     made: Store = request.getfixturevalue("etcd")
+    return made
+
+
+@pytest.fixture(params=["filesystem", "etcd"])
+def fresh_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """Each store that keeps claims, without a log in it."""
+    if request.param == "filesystem":
+        return Directory(tmp_path / "shared")
+    made: Etcd = request.getfixturevalue("etcd")
+    made.election = f"live/{tmp_path.name}"
     return made
 
 
