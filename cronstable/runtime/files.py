@@ -142,6 +142,11 @@ class SystemFiles:
         """Modification time in wall seconds, by the clock of whoever keeps the file."""
         return os.stat(path).st_mtime
 
+    def inode(self, fd: int) -> tuple[int, int]:
+        """Device and number of an open file. While it is open, no other file of this machine has the same."""
+        status = os.fstat(fd)
+        return status.st_dev, status.st_ino
+
     def mounts(self) -> str | None:
         """The text of /proc/self/mounts, or None where there is none."""
         try:

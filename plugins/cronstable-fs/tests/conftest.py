@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pytest
 from cronstable_fs.layout import Layout
 from cronstable_fs.lease import FilesystemLeaseStore
+from cronstable_fs.life import KERNEL
 
 from cronstable.api import Grant, Held, Holder, Instant, Seen
 from cronstable.runtime.files import SystemFiles
@@ -67,6 +68,7 @@ class Disk:
     """One node's ``FileSystem`` over a real directory, with locks kept by ``Server``.
 
     ``before(n, name)`` runs ahead of call number n (from 1) of this node, ``after(n, name)`` behind it; both may raise.
+    ``kernel``: a file in the place of the one that names the kernel.
     """
 
     def __init__(self, server: Server, node: str) -> None:
@@ -79,6 +81,7 @@ class Disk:
         self.mount_table: str | None = None
         self.skew = 0.0
         self.dead = False
+        self.kernel: Path | None = None
 
     def _call(self, name: str, call: Callable[[], T]) -> T:
         if self.dead:
@@ -111,7 +114,7 @@ class Disk:
 
     def open(self, path: str, flags: int, mode: int = 0o600) -> int:
         def call() -> int:
-            fd = self.real.open(path, flags, mode)
+            fd = self.real.open(path if path != KERNEL else str(self.kernel or path), flags, mode)
             self.fds.add(fd)
             return fd
 
@@ -170,6 +173,9 @@ class Disk:
     def mtime(self, path: str) -> float:
         return self._call("mtime", lambda: self.real.mtime(path) + self.skew)
 
+    def inode(self, fd: int) -> tuple[int, int]:
+        return self._call("inode", lambda: self.real.inode(fd))
+
     def mounts(self) -> str | None:
         return self.mount_table
 
@@ -188,8 +194,8 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 class Node:
     """One process: a store with its own clock, view of the disk and identity."""
 
-    def __init__(self, root: Path, server: Server, name: str) -> None:
-        self.name = name
+    def __init__(self, root: Path, server: Server, name: str, *, signs: bool = False) -> None:
+        self.name, self.signs = name, signs
         self.clock = ManualClock()
         self.disk = Disk(server, name)
         self.host = FakeHost(self.clock, name, fs=self.disk)
@@ -199,7 +205,13 @@ class Node:
 
     def fresh_store(self, platform: str = "linux") -> FilesystemLeaseStore:
         return FilesystemLeaseStore(
-            self.host, self.layout, ELECTION, ttl=15.0, op_timeout=OP_TIMEOUT, platform=platform
+            self.host,
+            self.layout,
+            ELECTION,
+            ttl=15.0,
+            op_timeout=OP_TIMEOUT,
+            platform=platform,
+            signs=self.signs,
         )
 
     def acquire(self, over: Seen | None = None, nonce: str | None = None) -> Any:
@@ -224,6 +236,9 @@ class Node:
     def release(self, grant: Grant, *returned: str) -> None:
         drive(self.store.release(grant, returned))
 
+    def retire(self) -> None:
+        drive(self.store.retire())
+
 
 @dataclass
 class Share:
@@ -234,6 +249,17 @@ class Share:
 
     def node(self, name: str) -> Node:
         return Node(self.root, self.server, name)
+
+    def mortal(self, name: str, kind: str = "ext4") -> Node:
+        """A node that shows a sign of life, on a mount of this kind."""
+        node = Node(self.root, self.server, name, signs=True)
+        node.disk.mount_table = f"/dev/vda / {kind} rw 0 0\n"
+        return node
+
+    def signs(self) -> list[str]:
+        """The files of those that live, or of the dead."""
+        directory = self.root / "default" / "life" / "cluster%2Fleader"
+        return sorted(os.listdir(directory)) if directory.exists() else []
 
     @property
     def lease(self) -> Path:

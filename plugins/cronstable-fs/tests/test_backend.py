@@ -23,8 +23,11 @@ from cronstable.testing.host import FakeHost
 class Running:
     """An election under way on virtual time."""
 
-    def __init__(self, root: Path, name: str, skew: float = 0.0, **settings: Any) -> None:
-        self.host = FakeHost(VirtualClock.of_loop(wall=1_800_000_000.0 + skew), name, fs=SystemFiles())
+    def __init__(
+        self, root: Path, name: str, skew: float = 0.0, files: Callable[[], Any] = SystemFiles, **settings: Any
+    ) -> None:
+        self.files = files()
+        self.host = FakeHost(VirtualClock.of_loop(wall=1_800_000_000.0 + skew), name, fs=self.files)
         self.settings = parse({"path": str(root), "ttl": 15, **settings})
         context = self.host.context("filesystem", self.settings)
         self.memory = context.memory
@@ -108,6 +111,66 @@ def test_a_dead_leader_is_replaced_within_the_documented_bound(tmp_path: Path) -
             assert not b.leads
             await until(lambda: b.leads, within=15 + 1 + 5, what="the takeover")
             assert b.election.view().lease
+
+    virtually(story)
+
+
+class Mortal(SystemFiles):
+    """The files of a process that can end: the kernel then closes what it has open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: set[int] = set()
+
+    def open(self, path: str, flags: int, mode: int = 0o600) -> int:
+        fd = super().open(path, flags, mode)
+        self.opened.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.opened.discard(fd)
+        super().close(fd)
+
+    def end(self) -> None:
+        for fd in list(self.opened):
+            self.close(fd)
+
+    def mounts(self) -> str | None:
+        return "/dev/vda / ext4 rw 0 0\n"
+
+
+@pytest.mark.parametrize("topology", ["auto", "single-node"])
+def test_a_leader_whose_process_has_ended_is_replaced_within_half_a_second(tmp_path: Path, topology: str) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a", "b", "c", files=Mortal, topology=topology) as (a, b, c):
+            a.host.threads.hang.add("cronstable-fs")
+            a.files.end()
+            await until(lambda: b.leads or c.leads, within=0.5, what="the takeover")
+            assert len(b.host.logged("has ended") + c.host.logged("has ended")) == 1
+
+    virtually(story)
+
+
+def test_where_the_directory_is_said_to_be_shared_the_end_of_a_process_is_no_proof(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a", "b", files=Mortal, topology="shared") as (a, b):
+            a.host.threads.hang.add("cronstable-fs")
+            a.files.end()
+            await always(lambda: not b.leads, during=14, what="waiting for the ttl")
+            await until(lambda: b.leads, within=1 + 5 + 1, what="the takeover")
+
+    virtually(story)
+
+
+def test_an_election_that_ended_leaves_no_sign_of_life(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with elections(tmp_path, "a", "b", files=Mortal) as nodes:
+            signs = tmp_path / "default" / "life" / "cluster%2Fleader"
+            assert len(list(signs.iterdir())) == 1
+            for node in nodes:
+                node.scope.cancel()
+            await until(lambda: not any(node.files.opened for node in nodes), within=3, what="the end of both")
+            assert list(signs.iterdir()) == []
 
     virtually(story)
 

@@ -193,7 +193,7 @@ class Host:
         self.host = host = real_host(name, fs or SystemFiles())
         self.me = Holder(name, host.ids.token())
         self.layout = Layout.of(str(place), "default", "e")
-        self.store = FilesystemLeaseStore(host, self.layout, "e", ttl=15.0, op_timeout=op_timeout)
+        self.store = FilesystemLeaseStore(host, self.layout, "e", ttl=15.0, op_timeout=op_timeout, signs=True)
 
     async def win(self, over: Seen | None = None) -> Any:
         answer = await self.store.acquire(self.me, 15.0, nonce=self.host.ids.token(), over=over)
@@ -218,6 +218,14 @@ async def test_a_write_on_one_host_is_seen_by_the_next_read_on_another(places: l
         assert (await b.seen()).record.nonce == f"n{number}"
     await a.store.release(grant, ("run-1",))
     assert await b.store.observe() == Vacant(grant.fence, ("run-1",))
+
+
+async def test_the_end_of_a_process_on_another_host_cannot_be_proven_and_nobody_tries(places: list[Path]) -> None:
+    a, b = Host(places[0], "a"), Host(places[1], "b")
+    grant = await a.win()
+    assert "life" not in json.loads(Path(b.layout.lease).read_bytes())
+    assert not os.path.exists(b.layout.life)
+    assert grant.owns((await b.seen()).record)
 
 
 async def test_three_hosts_storming_one_lease_keep_terms_apart(places: list[Path], storm: Any) -> None:

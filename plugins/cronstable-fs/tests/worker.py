@@ -29,7 +29,8 @@ class Worker:
         host: Any = FakeHost(SystemClock(), name, fs=SystemFiles())
         host.threads, host.ids = ThreadLanes(), SystemIds()
         self.ids, self.clock = host.ids, host.clock
-        self.store = FilesystemLeaseStore(host, Layout.of(path, "default", "storm"), "storm", ttl=15.0, op_timeout=30.0)
+        layout = Layout.of(path, "default", "storm")
+        self.store = FilesystemLeaseStore(host, layout, "storm", ttl=15.0, op_timeout=30.0, signs=True)
         self.me = Holder(name, self.ids.token())
         self.dice = random.Random(seed)
         self.grant: Grant | None = None

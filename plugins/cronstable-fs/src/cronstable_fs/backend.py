@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import sys
 
-from cronstable.api import Capability, Claims, ClusterView, ElectionContext, Host, PluginError, Started
+import anyio
+
+from cronstable.api import (
+    Capability,
+    Claims,
+    ClusterView,
+    ElectionContext,
+    Host,
+    PluginError,
+    Started,
+    StoreUnavailable,
+)
 from cronstable.leadership import LeaseBackend, LeaseTiming
 from cronstable_fs.layout import Layout
 from cronstable_fs.lease import LANE, FilesystemLeaseStore
 from cronstable_fs.probe import Findings, examine
-from cronstable_fs.settings import FilesystemSettings
+from cronstable_fs.settings import FilesystemSettings, Topology
 
 CAPABILITIES = frozenset({Capability.LEASE, Capability.FENCED, Capability.REBOOT_MARKS, Capability.OCCURRENCE_CLAIMS})
 
@@ -36,16 +47,17 @@ class FilesystemElection:
         self._platform = platform
         self._layout = Layout.of(settings.path, settings.deployment, settings.election)
         self._timing = LeaseTiming.for_ttl(settings.ttl, context.connect_timeout)
-        store = FilesystemLeaseStore(
+        self._store = FilesystemLeaseStore(
             host,
             self._layout,
             settings.election,
             ttl=settings.ttl,
             op_timeout=OWN_SHARE * self._timing.op_timeout,
             platform=platform,
+            signs=settings.topology is not Topology.SHARED,
         )
         self._lease = LeaseBackend(
-            store,
+            self._store,
             context,
             host,
             timing=self._timing,
@@ -87,7 +99,17 @@ class FilesystemElection:
             self._memory[self._layout.root] = findings.identity
         for text in findings.warnings:
             host.log.warning("%s: %s", where, text)
-        await self._lease.run(host, task_status=task_status)
+        try:
+            await self._lease.run(host, task_status=task_status)
+        finally:
+            with anyio.move_on_after(self._timing.op_timeout, shield=True):
+                await self._retire(host)
+
+    async def _retire(self, host: Host) -> None:
+        try:
+            await self._store.retire()
+        except StoreUnavailable as error:
+            host.log.debug("cluster: the sign of life stays until this process ends: %s", error)
 
     async def _examine(self, host: Host) -> Findings:
         unique, settings = host.ids.token(), self._settings

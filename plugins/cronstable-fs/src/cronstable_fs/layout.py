@@ -54,6 +54,7 @@ class Place:
 class Layout:
     """The paths of one deployment. ``lock`` is created once and never replaced or removed: it is only a mutex.
 
+    ``life``: where each process that may hold the lease has a file.
     ``identity``: a file that tells this directory from the empty one below it, where no share is mounted.
     """
 
@@ -63,6 +64,7 @@ class Layout:
     reboot: str
     claims: str
     entries: str
+    life: str
     lease: str
     lock: str
     identity: str
@@ -80,6 +82,7 @@ class Layout:
             reboot=os.path.join(root, "reboot"),
             claims=os.path.join(root, "claims", encode_name(election)),
             entries=os.path.join(root, "entries", encode_name(election)),
+            life=os.path.join(root, "life", encode_name(election)),
             lease=f"{lease}.lease",
             lock=f"{lease}.lock",
             identity=os.path.join(root, "store-id"),

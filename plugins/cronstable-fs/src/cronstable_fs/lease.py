@@ -28,8 +28,9 @@ from cronstable_fs import disk, record
 from cronstable_fs.access import Access
 from cronstable_fs.claims import ClaimShelf
 from cronstable_fs.layout import Layout
+from cronstable_fs.life import SignsOfLife
 from cronstable_fs.reboot import RebootShelf
-from cronstable_fs.section import LockLostError, Section
+from cronstable_fs.section import Attempt, LockLostError, Section
 
 LANE: Final = "cronstable-fs"
 """Our own threads: an election must not queue behind anybody's slow reads (reference 13, row 35)."""
@@ -41,7 +42,7 @@ class FilesystemLeaseStore:
     """``LeaseStore``, ``RebootMarks`` and ``ClaimLog`` over a directory. One instance per process and lease.
 
     ``ttl`` stands in for records whose writer stored none. ``op_timeout``: seconds one call may take, lock included;
-    ``access`` given, that one's count.
+    ``access`` given, that one's count. ``signs``: let the end of a holder's process be proven where that is possible.
     Of the file nothing is remembered between two calls, no descriptor, no inode, no content, but the highest fence.
     """
 
@@ -55,6 +56,7 @@ class FilesystemLeaseStore:
         op_timeout: Seconds,
         platform: str = sys.platform,
         access: Access | None = None,
+        signs: bool = False,
     ) -> None:
         self._host = host
         self._layout = layout
@@ -67,6 +69,8 @@ class FilesystemLeaseStore:
         )
         self._shelf = RebootShelf(host.fs, layout)
         self._claims = ClaimShelf(host.fs, layout, partial(host.log.warning, "cluster: %s"))
+        self._platform = platform
+        self._signs = SignsOfLife(host.fs, layout.life, host.ids.token) if signs and platform == "linux" else None
         self._entry = host.ids.token(6)
         self._prune_due = False
         self._lost: tuple[str, int] | None = None
@@ -80,6 +84,7 @@ class FilesystemLeaseStore:
         The fence is max(highest known + 1, unix seconds), so that losing the file does not lower it: of the nodes that
         live on each knows the last one, and those that do not come later.
         """
+        await self._show_sign()
 
         def body(section: Section) -> Observation:
             before = section.read()
@@ -128,15 +133,29 @@ class FilesystemLeaseStore:
         return await self._locked("renew", body)
 
     async def observe(self) -> Observation:
-        """See ``LeaseStore.observe``. Answers at once; the host polls."""
+        """See ``LeaseStore.observe``. Answers at once; the host polls.
 
-        def look() -> Observation:
-            data = disk.read_file(self._host.fs, self._layout.lease, record.MAX_BYTES)
+        A lease whose holder's process has ended, as is proven, is let go on its behalf, and thus seen vacant.
+        """
+
+        def look(attempt: Attempt) -> tuple[Observation, LeaseRecord | None]:
+            data = self._read()
             if data is None:
                 self._insist_on_directories()
-            return self._decode(data)
+            found = self._decode(data)
+            if data is None or not isinstance(found, Seen) or not self._is_dead(data, found.record):
+                return found, None
+            dead = found.record if self._let_go(attempt, data, found.record) else None
+            return self._decode(self._read()), dead
 
-        return await self._unlocked("read", look)
+        answer, dead = await self._access.attempted("read", self._layout.lease, look)
+        if dead is not None:
+            self._host.log.warning(
+                "cluster: the holder's process has ended: its lease is let go (%s, fence %d)",
+                dead.holder.name,
+                dead.fence,
+            )
+        return answer
 
     async def release(self, grant: Grant, returned: Sequence[str]) -> None:
         """See ``LeaseStore.release``. The file stays, expired in place: it is the only home of the fence."""
@@ -149,6 +168,79 @@ class FilesystemLeaseStore:
                 section.write(before, record.encode_released(self._election, grant, mark, returned), durable=False)
 
         await self._locked("release", body)
+
+    # -- signs of life (ADR 0042)
+
+    async def _show_sign(self) -> None:
+        """Before a lease is written in our name. Without a sign others wait for our ttl, that is all."""
+        if self._signs is None:
+            return
+        try:
+            await self._unlocked("show a sign of life", partial(self._show, self._signs))
+        except StoreUnavailable as error:
+            self._host.log.debug("cluster: no sign of life, so that others would wait for the ttl: %s", error)
+
+    def _show(self, signs: SignsOfLife) -> None:
+        signs.show(record.sign_of(self._read()))
+
+    async def retire(self) -> None:
+        """Once nothing is asked of this store any more: take the sign away, unless the lease still names it.
+
+        One try: while the lock is busy, or the lease stands in our name since its release failed, the sign stays for as
+        long as the process does. Raises ``StoreUnavailable``.
+        """
+        signs = self._signs
+        if signs is None or not signs.is_made:
+            return
+
+        def end(attempt: Attempt) -> None:
+            self._section(attempt).run(lambda section: signs.retire(record.sign_of(section.read())))
+
+        await self._access.attempted("take the sign of life away", self._layout.lease, end)
+
+    def _is_dead(self, data: bytes, found: LeaseRecord) -> bool:
+        """Whether it is proven that the process of the holder of the lease ``data`` has ended. Any doubt: it is not.
+
+        A fence below one that we saw is a doubt: somebody put that lease back, and its holder is not the last one.
+        """
+        sign = record.sign_of(data)
+        if self._signs is None or sign is None or found.fence < self._highest:
+            return False
+        try:
+            return self._signs.has_ended(sign)
+        except OSError as error:
+            self._doubt(error)
+            return False
+
+    def _let_go(self, attempt: Attempt, data: bytes, found: LeaseRecord) -> bool:
+        """Whether the lease ``data`` of a dead holder was let go here: as it would have done it, if it still stands.
+
+        One try: while the lock is busy somebody else is at it, or the next look will be.
+        """
+        released = record.encode_released(self._election, _grant_of(found), self._host.ids.token(), ())
+
+        def body(section: Section) -> bool:
+            return section.read() == data and section.write(data, released, durable=False) == released
+
+        try:
+            if self._section(attempt).run(body) is not True:
+                return False
+        except (OSError, LockLostError) as error:
+            self._doubt(error)
+            return False
+        sign = record.sign_of(data)
+        if self._signs is not None and sign is not None:
+            try:
+                self._signs.bury(sign)
+            except OSError as error:
+                self._doubt(error)
+        return True
+
+    def _doubt(self, error: Exception) -> None:
+        self._host.log.debug("cluster: the lease of a holder that may be dead is left alone for now: %r", error)
+
+    def _section(self, attempt: Attempt) -> Section:
+        return Section(self._host.fs, self._place, attempt, self._host.ids.token(), self._platform)
 
     # -- RebootMarks
 
@@ -239,6 +331,9 @@ class FilesystemLeaseStore:
         found = standing.record
         return found.holder.token == grant.holder.token and found.fence == grant.fence
 
+    def _read(self) -> bytes | None:
+        return disk.read_file(self._host.fs, self._layout.lease, record.MAX_BYTES)
+
     def _decode(self, data: bytes | None) -> Seen | Vacant | Unreadable:
         found = record.decode(data, self._election, self._ttl)
         match found:
@@ -253,7 +348,7 @@ class FilesystemLeaseStore:
         return found
 
     def _put(self, section: Section, before: bytes | None, wanted: Grant, *, durable: bool) -> Observation:
-        data = record.encode(self._election, wanted)
+        data = record.encode(self._election, wanted, self._signs.mine() if self._signs is not None else None)
         try:
             # Counted before it stands: a rename whose answer is lost has used its fence.
             self._highest = max(self._highest, wanted.fence)

@@ -34,6 +34,8 @@ _NETWORK: Final = frozenset(
 """File systems that other hosts see (reference 4, topology); FUSE puts ``fuse.`` before the name."""
 
 _LOCAL: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "vfat"})
+_DRAWS_INODES: Final = frozenset({"vfat"})
+"""It keeps no inode numbers on the disk, and draws them anew."""
 _FAKE_LOCK_OPTIONS: Final = ("nolock", "local_lock=flock", "local_lock=all")
 _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
 _NO_LINKS: Final = disk.NO_LINKS | {errno.EXDEV}
@@ -280,3 +282,8 @@ def litter(fs: FileSystem, directory: str, now: float, age: Seconds = LITTER_AGE
 def is_local(mount: Mount) -> bool:
     """A file system that is known to be of this host alone."""
     return mount.kind in _LOCAL
+
+
+def is_one_kernel(mount: Mount) -> bool:
+    """All who see it ask one kernel for its locks, which frees them when a process has ended, and not before."""
+    return is_local(mount) and mount.kind not in _DRAWS_INODES

@@ -1,4 +1,4 @@
-"""The lease file: JSON ``{name, holder, fence, expiresAt}`` (reference 4), plus ``ttl``, ``nonce`` and ``returned``.
+"""The lease file: JSON ``{name, holder, fence, expiresAt}`` (reference 4), and what else we write there.
 
 Readers of the four keys alone understand it, and a file of the four keys alone is understood here: its ``ttl`` is then
 taken to be our own, and equal bytes are the only proof that nobody wrote.
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cronstable.api import Grant, Holder, LeaseRecord, Seconds, Seen, Unreadable, Vacant
+from cronstable_fs.life import Sign
 
 MAX_BYTES: Final = 256 * 1024
 """Nothing that we write comes near this; a bigger file is not a lease."""
@@ -24,17 +25,19 @@ LARGEST_SECONDS: Final = 1e15
 """Beyond any calendar, and still exact enough for arithmetic: more is damage."""
 
 
-def encode(name: str, grant: Grant) -> bytes:
-    """The bytes of a lease held under ``grant``."""
-    return _dump(name, grant, grant.expires_at, grant.nonce, ())
+def encode(name: str, grant: Grant, sign: Sign | None = None) -> bytes:
+    """The bytes of a lease held under ``grant``. ``sign``: of life, of the process that writes."""
+    return _dump(name, grant, grant.expires_at, grant.nonce, (), sign)
 
 
 def encode_released(name: str, grant: Grant, nonce: str, returned: Sequence[str]) -> bytes:
     """The bytes of a lease let go: expired in place, since the file is the only home of the fence."""
-    return _dump(name, grant, 0, nonce, returned)
+    return _dump(name, grant, 0, nonce, returned, None)
 
 
-def _dump(name: str, grant: Grant, expires_at: float | None, nonce: str, returned: Sequence[str]) -> bytes:
+def _dump(
+    name: str, grant: Grant, expires_at: float | None, nonce: str, returned: Sequence[str], sign: Sign | None
+) -> bytes:
     document: dict[str, object] = {
         "name": name,
         "holder": str(grant.holder),
@@ -45,7 +48,24 @@ def _dump(name: str, grant: Grant, expires_at: float | None, nonce: str, returne
     }
     if returned:
         document["returned"] = list(returned)
+    if sign is not None:
+        document["life"] = {"file": sign.name, "kernel": sign.kernel, "inode": sign.inode}
     return json.dumps(document, allow_nan=False).encode() + b"\n"
+
+
+def sign_of(data: bytes | None) -> Sign | None:
+    """The sign of life of a lease's holder; None where the lease names none that can be understood."""
+    try:
+        document = json.loads(data or b"{}")
+    except (ValueError, RecursionError):
+        return None
+    life = document.get("life") if isinstance(document, dict) else None
+    if not isinstance(life, dict):
+        return None
+    name, kernel, inode = life.get("file"), life.get("kernel"), life.get("inode")
+    if not (isinstance(name, str) and isinstance(kernel, str) and isinstance(inode, str)):
+        return None
+    return Sign(name, kernel, inode)
 
 
 def decode(data: bytes | None, name: str, default_ttl: Seconds) -> Seen | Vacant | Unreadable:

@@ -32,7 +32,7 @@ Piece: TypeAlias = Callable[[float, bool], "Iterator[Damage | DamagedRecord]"]
 
 _OF_THE_KERNEL: Final = (".nfs", ".fuse_hidden")
 """Beginnings of names that a network client gives to files which were removed while somebody had them open."""
-_OF_THE_ELECTION: Final = frozenset({"reboot", "claims", "entries", "store-id"})
+_OF_THE_ELECTION: Final = frozenset({"reboot", "claims", "entries", "life", "store-id"})
 """What an election over the same path and deployment has there."""
 
 

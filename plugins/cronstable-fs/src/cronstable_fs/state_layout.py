@@ -69,6 +69,7 @@ class StateLayout:
             reboot=nowhere,
             claims=nowhere,
             entries=nowhere,
+            life=nowhere,
             identity=nowhere,
             lease=f"{path}.lease",
             lock=f"{path}{LOCK}",
