@@ -53,9 +53,10 @@ KEYS = {
     "?": "help",
 }
 HELP = """\
-  k  kill -9 the leader        the others take over once its lease has stood still for its ttl
+  k  kill -9 the leader        another one takes over: within a second over a directory, since the kernel proves
+                               that it has ended; over a server once the ttl of its lease has passed
   t  SIGTERM the leader        it lets go of the lease, so another one takes over at once
-  s  SIGSTOP the leader        a frozen machine: it wakes up as a follower
+  s  SIGSTOP the leader        a frozen machine: it is no dead one, so its ttl has to pass; it wakes up as a follower
   c  SIGCONT what was stopped
   r  restart what is dead
   a  take the store away       nobody leads without it (a server only: make demo-etcd, demo-kubernetes)

@@ -259,17 +259,19 @@ def written_off(store: Store) -> set[str]:
 
 
 class Directory:
-    """A shared directory."""
+    """A shared directory. With the ``topology`` "shared" a dead leader's ttl has to run out, as on a mount."""
 
     bound = TTL + 1 + max(1.0, TTL / 3)
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, topology: str = "auto") -> None:
         self.path = path
+        self._topology = topology
         self._away = path.with_name("away")
         path.mkdir(exist_ok=True)
 
     def section(self, i: int) -> str:
-        return f"  backend: filesystem\n  filesystem:\n    path: {self.path}\n    ttl: {TTL}\n"
+        where = f"    path: {self.path}\n    ttl: {TTL}\n    topology: {self._topology}\n"
+        return f"  backend: filesystem\n  filesystem:\n{where}"
 
     def take_away(self) -> None:
         os.rename(self.path, self._away)
@@ -385,7 +387,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Each store that keeps claims."""
     if request.param == "filesystem":
-        return Directory(tmp_path_factory.mktemp("store") / "shared")
+        return Directory(tmp_path_factory.mktemp("store") / "shared", "shared")
     made: Store = request.getfixturevalue("etcd")
     return made
 
