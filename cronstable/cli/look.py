@@ -60,7 +60,7 @@ _LIST_HELP: Final = """List the jobs of a running node: what each is and when it
 @click.option("--json", "as_json", is_flag=True, help="The entries of GET /jobs instead of text.")
 def list_command(patterns: tuple[str, ...], node: Node, as_json: bool) -> None:
     """List the jobs of a node."""
-    entries = _picked(node.get_rows("/jobs"), patterns)
+    entries = _picked(node.get_rows("/jobs?words=true"), patterns)
     if as_json:
         show_json(entries)
         return
@@ -98,7 +98,7 @@ def status_command(
         _watch(context, node, patterns, interval)
         return
     while True:
-        summary, entries = node.get("/summary"), _picked(node.get_rows("/jobs"), patterns)
+        summary, entries = node.get("/summary"), _picked(node.get_rows("/jobs?words=true"), patterns)
         if as_json:
             show_json({"summary": summary, "jobs": entries})
         else:
@@ -120,7 +120,7 @@ def _watch(context: click.Context, node: Node, patterns: Sequence[str], interval
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
             try:
-                summary, entries = node.get("/summary"), _picked(node.get_rows("/jobs"), patterns)
+                summary, entries = node.get("/summary"), _picked(node.get_rows("/jobs?words=true"), patterns)
                 lines = [Text(cell.text, style=cell.style) for cell in _headline(summary)]
                 headings, rows = _status_table(entries, now_of(context))
                 room = max(1, console.height - len(lines) - 3)

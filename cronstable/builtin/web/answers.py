@@ -47,6 +47,14 @@ def limit_of(request: web.Request) -> int | None:
     return number_of(request, "limit", 1, 999_999_999)
 
 
+def flag_of(request: web.Request, name: str) -> bool:
+    """``?name=true`` or ``?name=false``, False without it, 400 for anything else."""
+    text = request.query.get(name, "false")
+    if text not in ("true", "false"):
+        fail(400, f"{name} must be true or false, not {text[:80]!r}")
+    return text == "true"
+
+
 def number_of(request: web.Request, name: str, lowest: int, highest: int) -> int | None:
     """A whole number in the query, None without it, 400 when it is none or outside ``lowest`` to ``highest``."""
     text = request.query.get(name)

@@ -51,7 +51,9 @@ class JobsDocument:
     passed since its ``Date``. (With them in, no two answers would ever be equal.)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, words: bool) -> None:
+        """``words``: with the schedules in words."""
+        self._words = words
         self._entries: dict[str, _Entry] = {}
         self._fires: tuple[EpochSeconds | None, ...] = ()
         self._seen: HostSnapshot | None = None
@@ -101,7 +103,7 @@ class JobsDocument:
                 made += 1
                 if made % AT_ONCE == 0:
                     await anyio.lowlevel.checkpoint()
-                before, after = job_parts(snapshot, facts[0])
+                before, after = job_parts(snapshot, facts[0], words=self._words)
                 kept = _Entry(facts, dumps(before)[:-1] + b',"scheduled_in":', b"," + dumps(after)[1:])
             entries[name] = kept
         fires = tuple(snapshot.next_fires.get(name) for name in entries)

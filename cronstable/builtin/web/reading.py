@@ -14,6 +14,7 @@ from cronstable.builtin.web.answers import (
     accepts_json,
     error_answer,
     fail,
+    flag_of,
     json_answer,
     json_bytes,
     limit_of,
@@ -41,20 +42,23 @@ GZIP_FROM: Final = 1024
 """Bytes below which compressing is not worth it."""
 
 
+WORDS: Final = Query("words", "whether each has its `schedule_words`", {"type": "boolean"})
+
+
 class Reading:
     """Handlers of GET, for one site."""
 
     def __init__(self, site: Site, load: NodeLoad) -> None:
         self._site = site
         self._load = load
-        self._jobs = JobsDocument()
+        self._jobs = {words: JobsDocument(words=words) for words in (False, True)}
         self._cluster = ClusterDocument()
         self._status_json = StatusDocument(lambda s, wall: shapes.dumps([*shapes.status_entries(s, wall)]), JSON)
         self._status_text = StatusDocument(
             lambda s, wall: shapes.status_text(shapes.status_entries(s, wall)).encode(), PLAIN
         )
         self._version: Kept | None = None
-        self._zipped: tuple[Rendered, Kept] | None = None
+        self._zipped: dict[bool, tuple[Rendered, Kept]] = {}
 
     def routes(self) -> Iterable[Route]:
         """Every endpoint of this module."""
@@ -62,7 +66,7 @@ class Reading:
         yield Route("GET", "/version", self.version, "The version", media=(TEXT,))
         yield Route("GET", "/status", self.status, "A line for each job", answer="Status", media=(TEXT, JSON))
         yield Route("GET", "/summary", self.summary, "Counts, the next run, the cluster in short", answer="Summary")
-        yield Route("GET", "/jobs", self.jobs, "All jobs", (200, 304), "Jobs")
+        yield Route("GET", "/jobs", self.jobs, "All jobs", (200, 304, 400), "Jobs", query=(WORDS,))
         yield Route("GET", "/jobs/{name}", self.job, "One job", (200, 404), "Job")
         yield Route("GET", "/jobs/{name}/runs", self.runs, "The last runs and skips", limited, "Runs", query=(LIMIT,))
         yield Route(
@@ -112,21 +116,23 @@ class Reading:
         return json_answer(shapes.summary(self._site.host.snapshot(), self._site.wall()))
 
     async def jobs(self, request: web.Request) -> web.StreamResponse:
-        """GET /jobs, with an entity tag and compressed for who takes it."""
-        rendered = await self._jobs.render(self._site.host.snapshot(), self._site.wall())
+        """GET /jobs, with an entity tag and packed for who takes it; ``?words=true`` with the schedules in words."""
+        words = flag_of(request, "words")
+        rendered = await self._jobs[words].render(self._site.host.snapshot(), self._site.wall())
         if matches(request, rendered.etag):
             return web.Response(status=304, headers={"ETag": rendered.etag, "Vary": "Accept-Encoding"})
         if len(rendered.kept.body) < GZIP_FROM or not accepts_gzip(request):
-            return self._site.kept(request, rendered.kept, lambda: self._jobs_again(packed=False))
-        packed = await self._compressed(rendered)
-        return self._site.kept(request, packed, lambda: self._jobs_again(packed=True))
+            return self._site.kept(request, rendered.kept, lambda: self._jobs_again(words, packed=False))
+        packed = await self._compressed(rendered, words)
+        return self._site.kept(request, packed, lambda: self._jobs_again(words, packed=True))
 
-    def _jobs_again(self, *, packed: bool) -> Kept | None:
+    def _jobs_again(self, words: bool, *, packed: bool) -> Kept | None:
         """The list in one of its forms, when it was made a moment ago."""
-        fresh = self._jobs.fresh(self._site.host.snapshot(), self._site.wall())
+        fresh = self._jobs[words].fresh(self._site.host.snapshot(), self._site.wall())
         if fresh is None or not packed or len(fresh.kept.body) < GZIP_FROM:
             return None if fresh is None else fresh.kept
-        return self._zipped[1] if self._zipped is not None and self._zipped[0] is fresh else None
+        zipped = self._zipped.get(words)
+        return zipped[1] if zipped is not None and zipped[0] is fresh else None
 
     def _now(self, request: web.Request, make: Callable[[], Kept]) -> web.StreamResponse:
         """What costs a moment only, whenever it is asked for."""
@@ -257,14 +263,15 @@ class Reading:
         reason = shapes.not_ready(self._site.host.snapshot())
         return json_answer({"status": "ready"}) if reason is None else error_answer(503, reason)
 
-    async def _compressed(self, rendered: Rendered) -> Kept:
+    async def _compressed(self, rendered: Rendered, words: bool) -> Kept:
         """The list compressed, off the event loop, once per rendered list."""
-        if self._zipped is None or self._zipped[0] is not rendered:
+        zipped = self._zipped.get(words)
+        if zipped is None or zipped[0] is not rendered:
             plain = rendered.kept.body
             body = await self._site.host.threads.run(
                 lambda: gzip.compress(plain, compresslevel=1, mtime=0), timeout=OFF_LOOP, lane="web"
             )
             kept = Kept(body, JSON, {**rendered.kept.headers, "Content-Encoding": "gzip"})
-            self._zipped = (rendered, kept)
+            self._zipped[words] = (rendered, kept)
             return kept
-        return self._zipped[1]
+        return zipped[1]

@@ -149,8 +149,11 @@ def decision_entry(record: DecisionRecord) -> dict[str, Json]:
     }
 
 
-def job_parts(snapshot: HostSnapshot, job: Job) -> tuple[dict[str, Json], dict[str, Json]]:
-    """What a job's entry says before and after ``scheduled_in``, the only field that changes all the time."""
+def job_parts(snapshot: HostSnapshot, job: Job, *, words: bool = True) -> tuple[dict[str, Json], dict[str, Json]]:
+    """What a job's entry says before and after ``scheduled_in``, the only field that changes all the time.
+
+    ``words``: with its schedule in words, which are a fifth of most entries.
+    """
     options = job.options
     live = snapshot.live.get(job.name, ())
     history = snapshot.history.get(job.name, ())
@@ -159,7 +162,7 @@ def job_parts(snapshot: HostSnapshot, job: Job) -> tuple[dict[str, Json], dict[s
         "name": job.name,
         "enabled": options.enabled,
         "schedule": job.schedule.text,
-        "schedule_words": describe(job.schedule),
+        **({"schedule_words": describe(job.schedule)} if words else {}),
         "command": job.command if isinstance(job.command, str) else shlex.join(job.command),
         "captureStdout": options.capture_stdout,
         "captureStderr": options.capture_stderr,

@@ -127,7 +127,7 @@ export class Model extends EventTarget {
   /** Take over the whole list. */
   async lookAtJobs() {
     const asked = now();
-    const list = await this.#api.get("jobs");
+    const list = await this.#api.get("jobs?words=true");
     if (list === this.list) return;
     this.list = list;
     const before = this.jobs;

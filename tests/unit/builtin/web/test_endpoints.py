@@ -137,8 +137,12 @@ async def test_a_job_entry_has_every_documented_field(serve: Any, host: Any, mak
     host.set(history={"back up": (ran("back up", Outcome.FAILURE, fail_reason="exit code 1"),)})
     async with serve() as call:
         one = await call("GET", "/jobs/back%20up")
-        every = await call("GET", "/jobs")
+        every = await call("GET", "/jobs?words=true")
+        short = [(await call("GET", path)).json[0] for path in ("/jobs", "/jobs?words=false")]
+        wrong = await call("GET", "/jobs?words=yes")
     assert every.json == [one.json]
+    assert short == [{name: value for name, value in one.json.items() if name != "schedule_words"}] * 2
+    assert (wrong.status, wrong.json) == (400, {"error": "words must be true or false, not 'yes'"})
     assert one.json == {
         "name": "back up",
         "enabled": True,

@@ -155,10 +155,10 @@ async def test_the_kept_list_of_jobs_follows_what_passes(serve: Any, host: Any, 
         {"resources": {"r1": dataclasses.replace(USED, rss=1)}},
     ]
     async with serve() as call:
-        seen = [(await call("GET", "/jobs")).json]
+        seen = [(await call("GET", "/jobs?words=true")).json]
         for step in steps:
             host.set(live=live, **step)
-            listed = (await call("GET", "/jobs")).json
+            listed = (await call("GET", "/jobs?words=true")).json
             assert {**listed[0], "scheduled_in": 0} == {**(await call("GET", "/jobs/a")).json, "scheduled_in": 0}
             assert listed != seen[-1]
             seen.append(listed)
@@ -168,9 +168,9 @@ async def test_the_kept_list_of_jobs_follows_what_passes(serve: Any, host: Any, 
 async def test_a_job_with_one_slot_for_all_nodes_says_who_has_it(serve: Any, host: Any, make_job: Any) -> None:
     host.add(make_job("a", raw={"concurrencyScope": "cluster"}), make_job("b"))
     async with serve() as call:
-        unknown = (await call("GET", "/jobs")).json
+        unknown = (await call("GET", "/jobs?words=true")).json
         host.set(slots={"a": SlotView(held=False, holder="node-b", refs=0)})
-        held = (await call("GET", "/jobs")).json
+        held = (await call("GET", "/jobs?words=true")).json
     assert unknown[0]["slot"] == {"held": False, "holder": None, "refs": 0}
     assert held[0]["slot"] == {"held": False, "holder": "node-b", "refs": 0}
     assert held[0]["concurrencyScope"] == "cluster"

@@ -102,6 +102,7 @@ async def test_each_form_of_an_answer_is_that_of_its_own_request(
         for _ in range(3):
             lines, listed = await talk(get("/status")), await talk(get("/status", "Accept: application/json"))
             plain, packed = await talk(get("/jobs")), await talk(get("/jobs", "Accept-Encoding: gzip"))
+            worded = await talk(get("/jobs?words=true", "Accept-Encoding: gzip"))
             etag = plain[1]["etag"]
             unchanged = await talk(get("/jobs", f"If-None-Match: {etag}"))
             assert (lines[1]["content-type"], listed[1]["content-type"]) == (
@@ -109,6 +110,8 @@ async def test_each_form_of_an_answer_is_that_of_its_own_request(
                 "application/json",
             )
             assert gzip.decompress(packed[2]) == plain[2]
+            assert b'"schedule_words":' in gzip.decompress(worded[2])
+            assert b'"schedule_words":' not in plain[2]
             assert (unchanged[0], unchanged[2]) == (304, b"")
 
 
