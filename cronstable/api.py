@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cronstable.core.claim_records import may_be_record
     from cronstable.core.clock import Clock, EpochSeconds, Instant, Seconds
     from cronstable.core.decision import Decision, DecisionRecord, Reason, Verdict
+    from cronstable.core.definition import Definition, definitions, seal, sealing_key
     from cronstable.core.events import (
         Decided,
         Event,
@@ -163,6 +164,7 @@ __all__ = [
     "Decided",
     "Decision",
     "DecisionRecord",
+    "Definition",
     "Descriptor",
     "Document",
     "Done",
@@ -274,12 +276,15 @@ __all__ = [
     "Verdict",
     "Won",
     "because",
+    "definitions",
     "describe",
     "elect_leader",
     "hookimpl",
     "hrw_owner",
     "may_be_record",
     "quorum_size",
+    "seal",
+    "sealing_key",
     "template_variables",
 ]
 
@@ -287,6 +292,7 @@ _HOMES = {
     "cronstable.core.claim_records": "may_be_record",
     "cronstable.core.clock": "Clock EpochSeconds Instant Seconds",
     "cronstable.core.decision": "Decision DecisionRecord Reason Verdict",
+    "cronstable.core.definition": "Definition definitions seal sealing_key",
     "cronstable.core.events": "Decided Event LeaderChanged QuorumChanged Reloaded RunFinished RunStarted",
     "cronstable.core.finding": "KeyPath Problem Severity",
     "cronstable.core.hooks": "JobEvent Lateness",

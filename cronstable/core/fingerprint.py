@@ -24,10 +24,10 @@ REDACTED = "<redacted>"
 EnvNames: TypeAlias = Callable[[Job], Iterable[str]]
 """The names of the variables that a job's ``env_file`` defines."""
 
-_RETRY_DEFAULTS: Mapping[str, Json] = MappingProxyType(
+RETRY_DEFAULTS: Mapping[str, Json] = MappingProxyType(
     {"maximumRetries": 0, "initialDelay": 1, "maximumDelay": 300, "backoffMultiplier": 2}
 )
-_REPORTER_DEFAULTS: Mapping[str, Mapping[str, Json]] = MappingProxyType(
+REPORTER_DEFAULTS: Mapping[str, Mapping[str, Json]] = MappingProxyType(
     {
         "mail": {"smtpPort": 25, "tls": False, "starttls": False, "validate_certs": True, "html": False},
         "sentry": {
@@ -148,8 +148,8 @@ def _hook(hook: Json) -> dict[str, Json]:
             if any(block for block in reporters.values()):
                 found["report"] = {name: block for name, block in reporters.items() if block}
         elif key == "retry" and isinstance(value, Mapping):
-            if retry := _without_defaults(value, _RETRY_DEFAULTS):
-                found["retry"] = {**_RETRY_DEFAULTS, **retry}
+            if retry := _without_defaults(value, RETRY_DEFAULTS):
+                found["retry"] = {**RETRY_DEFAULTS, **retry}
         elif value is not None:
             found[key] = _redact_sources(value)
     return found
@@ -158,7 +158,7 @@ def _hook(hook: Json) -> dict[str, Json]:
 def _reporter(name: str, block: Json) -> Json:
     if not isinstance(block, Mapping):
         return block
-    kept = _without_defaults(block, _REPORTER_DEFAULTS.get(name, {}))
+    kept = _without_defaults(block, REPORTER_DEFAULTS.get(name, {}))
     for key, value in kept.items():
         if (name, key) in _SECRETS and not isinstance(value, Mapping):
             kept[key] = REDACTED

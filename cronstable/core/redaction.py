@@ -12,7 +12,7 @@ MASK: Final = "[redacted]"
 SHORTEST: Final = 4
 """Characters of a secret at least: taking out shorter ones would garble the text and hide nothing."""
 
-_SOURCES: Final = frozenset({"value", "fromFile", "fromEnvVar"})
+SOURCES: Final = frozenset({"value", "fromFile", "fromEnvVar"})
 _SECRET_KEY: Final = re.compile(
     r"pass(wd|word|phrase|code)?($|[_-])|pwd|secret|token|credential|api_?key|(access|private|secret|auth|signing)_?key"
     r"|(^|_)(auth|dsn|key)($|_)|cookie|webhook",
@@ -31,7 +31,7 @@ def sources(value: object) -> Iterator[Mapping[str, Json]]:
     By its shape and not by a schema, so that a section of a plugin that is gone hides its secrets all the same.
     """
     if isinstance(value, Mapping):
-        if value and value.keys() <= _SOURCES:
+        if value and value.keys() <= SOURCES:
             yield value
             return
         for inside in value.values():

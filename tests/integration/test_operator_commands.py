@@ -29,8 +29,23 @@ JOBS: list[dict[str, Any]] = [
         "command": "echo one; echo two >&2",
         "captureStdout": True,
         "failsWhen": {"producesStdout": False, "producesStderr": False},
+        "environment": [{"key": "MODE", "value": "1234"}],
     },
-    {"name": "bad job/1", "command": "exit 3"},
+    {
+        "name": "bad job/1",
+        "command": "exit 3",
+        "onFailure": {
+            "report": {
+                "mail": {
+                    "from": "a@example.org",
+                    "to": "b@example.org",
+                    "smtpHost": "127.0.0.1",
+                    "smtpPort": 1,
+                    "password": {"value": "sesame"},
+                }
+            }
+        },
+    },
     {"name": "chatty", "command": "while :; do echo word; sleep 0.1; done", "captureStdout": True},
     {"name": "ticker", "command": "echo tick", "captureStdout": True, "schedule": "* * * * * * *"},
 ]
@@ -166,20 +181,58 @@ def test_a_pause_has_an_end_and_a_note_and_is_ended(cronstable: Any) -> None:
     assert cronstable("pause", "good", "--for", "1h", "--until", "2099-01-01T00:00:00Z")[0] == 2
 
 
-def test_what_a_reload_would_change_is_told(daemon: Daemon, cronstable: Any, tmp_path: Path) -> None:
+def test_what_a_reload_would_change_is_told(
+    daemon: Daemon, cronstable: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert cronstable("diff", str(daemon.config)) == (0, "nothing would change\n", "")
     other = tmp_path / "other.yaml"
+    mail: dict[str, Any] = {"from": "a@example.org", "to": "b@example.org", "smtpHost": "127.0.0.1"}
+    mail |= {"smtpPort": 1, "password": {"value": "other"}}
     jobs = [
-        {"schedule": "@yearly", **JOBS[0], "command": "echo other"},
+        {"schedule": "@yearly", **JOBS[0], "command": "echo other", "environment": [{"key": "MODE", "value": "9999"}]},
+        {"schedule": "@yearly", **JOBS[1], "onFailure": {"report": {"mail": {**mail, "subject": "gone wrong"}}}},
         {"name": "new", "command": "true", "schedule": "@daily"},
     ]
-    other.write_text(yaml.safe_dump({"jobs": jobs}), encoding="utf-8")
+    other.write_text(yaml.safe_dump({"jobs": jobs}, sort_keys=False), encoding="utf-8")
+    lines = [line.strip() for line in other.read_text(encoding="utf-8").splitlines()]
+
+    def at(text: str) -> str:
+        return f"  [{other}:{lines.index(text) + 1}]"
+
+    common = [
+        "- chatty",
+        "- ticker",
+        f"+ new{at('- name: new')}",
+        "~ good",
+        f"    command: echo one; echo two >&2 -> echo other{at('command: echo other')}",
+    ]
+    mailed = f"    onFailure.report.mail.subject: (none) -> gone wrong{at('subject: gone wrong')}"
     code, out, _ = cronstable("diff", str(other))
     assert (code, out.splitlines()) == (
         3,
-        ["- bad job/1", "- chatty", "- ticker", "+ new", "~ good", "    command: echo one; echo two >&2 -> echo other"],
+        [
+            *common,
+            f"    environment: a hidden value changes{at('environment:')}",
+            "~ bad job/1",
+            mailed,
+            f"    onFailure: a hidden value changes{at('onFailure:')}",
+        ],
     )
-    assert json.loads(cronstable("diff", str(other), "--json")[1])["added"] == ["new"]
+    whole = json.loads(cronstable("diff", str(other), "--json")[1])
+    assert (whole["added"], whole["untold"]) == (["new"], {})
+    assert whole["changed"]["good"]["command"] == {
+        "old": "echo one; echo two >&2",
+        "new": "echo other",
+        "file": str(other),
+        "line": lines.index("command: echo other") + 1,
+    }
+    monkeypatch.delenv("CRONSTABLE_TOKEN_FILE")
+    monkeypatch.setenv("CRONSTABLE_TOKEN", "look")
+    code, out, _ = cronstable("diff", str(other))
+    untold = "not compared: hidden values of 2 job(s) under environment, onFailure"
+    assert (code, out.splitlines()) == (3, [*common, "~ bad job/1", mailed, untold])
+    code, out, _ = cronstable("diff", str(daemon.config))
+    assert (code, out.splitlines()) == (0, ["nothing would change", untold])
     other.write_text("jobs: 3\n", encoding="utf-8")
     assert cronstable("diff", str(other))[0] == 1
 

@@ -17,6 +17,7 @@ from cronstable.builtin.web.auth import READING, Forbidden, Guard, Unauthorized,
 from cronstable.builtin.web.certificate import Certificates
 from cronstable.builtin.web.contexts import Contexts
 from cronstable.builtin.web.dashboard import Dashboard
+from cronstable.builtin.web.definitions import Definitions
 from cronstable.builtin.web.eventlog import EventLog
 from cronstable.builtin.web.kept import Ready
 from cronstable.builtin.web.metrics import Exposition
@@ -59,6 +60,7 @@ class Api:
 
     def _routes(self) -> Iterable[Route]:
         yield from Reading(self._site, self.load).routes()
+        yield from Definitions(self._site).routes()
         yield from Tails(self._site, self.streams, self.events).routes()
         yield from Planner(self._site).routes()
         yield from Exposition(self._site, self.streams, Certificates(self._host, self._settings.tls)).routes()

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cronstable.api import Clock, Seconds
 from cronstable.builtin.web.settings import ALL_SCOPES, ANONYMOUS, CONTROL, VIEW, Token, normal_origin
@@ -20,11 +20,12 @@ QUIET: Seconds = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. ``authenticated``: a token proved it."""
+    """Who sent a request. ``authenticated``: a token proved it; ``secret`` are its bytes."""
 
     label: str
     scopes: frozenset[str]
     authenticated: bool = False
+    secret: bytes = field(default=b"", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Guard:
                 if hmac.compare_digest(digest, given):
                     found = token
             if found is not None:
-                return Caller(found.label, found.scopes, authenticated=True)
+                return Caller(found.label, found.scopes, authenticated=True, secret=found.secret)
         self._note_wrong_token(peer)
         return Unauthorized()
 
