@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import anyio
@@ -100,7 +102,11 @@ LATENCY = 0.004
 
 
 class Network:
-    """Who answers, and what is broken between whom: ``errors``, ``silent`` and ``untrusted`` hold (asker, asked)."""
+    """Who answers, and what is broken between whom: ``errors``, ``silent`` and ``untrusted`` hold (asker, asked).
+
+    ``lines``: open connections, and who is told when they end. ``hangs_up``: that they are; not so where something
+    between the nodes keeps the near half of a connection.
+    """
 
     def __init__(self) -> None:
         self.open: dict[str, Responder] = {}
@@ -108,6 +114,8 @@ class Network:
         self.silent: set[tuple[str, str]] = set()
         self.untrusted: set[tuple[str, str]] = set()
         self.asked: list[tuple[str, str, int]] = []
+        self.lines: dict[tuple[str, str], Callable[[], None]] = {}
+        self.hangs_up = True
 
     def cut(self, name: str, others: Iterable[str], *, silent: bool) -> None:
         for other in others:
@@ -127,13 +135,19 @@ class Wire:
         self._host = host
         self._peers = peers
         self._instance_id = instance_id
+        self._responder: Responder | None = None
         self.rotations = 0
 
     async def open(self, responder: Responder) -> None:
-        self._network.open[self._host.name] = responder
+        self._responder = self._network.open[self._host.name] = responder
 
     async def close(self) -> None:
-        self._network.open.pop(self._host.name, None)
+        me, network = self._host.name, self._network
+        network.open.pop(me, None)
+        for line in [line for line in network.lines if me in line]:
+            hung_up = network.lines.pop(line)
+            if line[1] == me and network.hangs_up and line not in network.errors | network.silent:
+                asyncio.get_running_loop().call_later(LATENCY, hung_up)
 
     async def rotate(self) -> None:
         self.rotations += 1
@@ -156,6 +170,8 @@ class Wire:
         responder = await self._reach(index, timeout)
         reply = responder.peer(Caller(etag, self._instance_id))
         self._network.asked.append((self._host.name, self._peers[index], reply.status))
+        if self._responder is not None:
+            self._network.lines[self._host.name, self._peers[index]] = partial(self._responder.hung_up, index)
         await anyio.sleep(LATENCY)
         return reply
 

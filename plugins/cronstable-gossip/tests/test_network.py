@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 import trustme
 from cronstable_gossip.certificates import expiries, load
@@ -54,6 +55,7 @@ class Answering:
     reply: Reply = field(default_factory=lambda: Reply(200, '"t"', BODY, '{"cpu_count":2}'))
     callers: list[Caller] = field(default_factory=list)
     pushed: list[bytes] = field(default_factory=list)
+    hangups: list[int] = field(default_factory=list)
 
     def peer(self, caller: Caller) -> Reply:
         self.callers.append(caller)
@@ -62,6 +64,9 @@ class Answering:
     def take(self, body: bytes) -> bool:
         self.pushed.append(body)
         return body.startswith(b"{")
+
+    def hung_up(self, index: int) -> None:
+        self.hangups.append(index)
 
 
 def free_port() -> int:
@@ -551,6 +556,46 @@ async def test_a_connection_on_which_nothing_is_asked_is_ended(pki: Pki) -> None
             assert await raw(pki, port) == []
     finally:
         await answers.close()
+
+
+# -- the end of a peer ------------------------------------------------------------------------------------------------
+
+
+async def test_a_peer_that_ends_is_noticed_while_nobody_asks_and_its_port_is_closed_by_then(pki: Pki) -> None:
+    port, tls = free_port(), pki.files("a")
+    answers, asks, asking = network(port, tls), network(free_port(), tls, Address("127.0.0.1", port)), Answering()
+    await answers.open(Answering())
+    await asks.open(asking)
+    try:
+        await asks.ask(0, None, TIMEOUT)
+        await asks.ask(0, None, TIMEOUT)
+        assert asking.hangups == []
+        await answers.close()
+        with anyio.fail_after(TIMEOUT):
+            while not asking.hangups:
+                await anyio.lowlevel.checkpoint()
+        with pytest.raises(ConnectionRefusedError):
+            await asks.ask(0, None, TIMEOUT)
+        assert asking.hangups == [0]
+    finally:
+        await asks.close()
+        await answers.close()
+
+
+async def test_a_connection_that_we_end_ourselves_is_no_peers_end(pki: Pki) -> None:
+    async with pair(pki, pki.files("a"), pki.files("b")) as (_, answering, asks):
+        await asks.ask(0, None, TIMEOUT)
+        asking = asks._responder
+        assert isinstance(asking, Answering)
+        lines = asks._lines
+        assert lines is not None
+        [line] = lines._idle[0]
+        lines.close()
+        with anyio.fail_after(TIMEOUT):
+            while line._transport is not None:
+                await anyio.lowlevel.checkpoint()
+        assert asking.hangups == []
+        assert len(answering.callers) == 1
 
 
 # -- rotation ---------------------------------------------------------------------------------------------------------

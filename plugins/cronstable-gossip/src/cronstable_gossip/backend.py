@@ -90,6 +90,7 @@ class GossipElection:
         self._headers: list[tuple[str, Mapping[str, float]] | None] = [None] * count
         self._polls: list[anyio.CancelScope | None] = [None] * count
         self._wakes = [anyio.Event() for _ in range(count)]
+        self._hangups = [float("-inf")] * count
         self._changed = anyio.Event()
         self._built: tuple[tuple[object, ...], float, payload.Body] | None = None
         self._looked = float("-inf")
@@ -196,7 +197,9 @@ class GossipElection:
     def _settle(self) -> None:
         """Draw conclusions, and tell whoever waits when they differ."""
         before = self._node.candidacy.claim
-        self._node.settle(self._now())
+        for index in self._node.settle(self._now()):
+            sent = self._node.peers[index].sent or 0.0
+            self._wake_in(index, sent + self._timing.fast - self._now())
         if before is not Claim.STANDING and self._node.candidacy.claim is Claim.STANDING:
             for wake in self._wakes:
                 wake.set()
@@ -359,6 +362,22 @@ class GossipElection:
         if self._node.mark_ran(job_set_id, names):
             self._announce()
         return True
+
+    def hung_up(self, index: int) -> None:
+        """A peer may have ended: ask it now, not when its interval is over; only its closed port says that it did.
+
+        Twice an interval at most, since there may be one that hangs up after each answer.
+        """
+        now = self._now()
+        if self._running and self._hangups[index] <= now:
+            self._hangups[index] = max(now, self._hangups[index] + self._timing.interval / 2)
+            self._wake_in(index, self._hangups[index] - now)
+
+    def _wake_in(self, index: int, seconds: Seconds) -> None:
+        asyncio.get_running_loop().call_later(max(0.0, seconds), self._wake, index)
+
+    def _wake(self, index: int) -> None:
+        self._wakes[index].set()
 
     # -- RebootLedger -------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, cast
 
 import aiohappyeyeballs
@@ -46,6 +47,8 @@ class Line(asyncio.Protocol):
         self._data = bytearray()
         self._head: Head | None = None
         self.idle_since = 0.0
+        self.hung_up: Callable[[], None] | None = None
+        """Called when the other end ends it while it waits for a question."""
 
     @property
     def open(self) -> bool:
@@ -70,11 +73,13 @@ class Line(asyncio.Protocol):
 
     def close(self) -> None:
         """End it as TLS wants it."""
+        self.hung_up = None
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """End it at once."""
+        self.hung_up = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -102,6 +107,9 @@ class Line(asyncio.Protocol):
         self._transport = None
         answer, head = self._answer, self._head
         if answer is None or answer.done():
+            hung_up, self.hung_up = self.hung_up, None
+            if hung_up is not None:
+                hung_up()
             return
         if exc is None and head is not None and head.length is None:
             answer.set_result(Answer(head, bytes(self._data)))
@@ -137,15 +145,22 @@ class Lines:
     """The connections to all peers under one TLS context.
 
     ``keepalive``: seconds that one waits for a question, by ``now``, a clock that only goes forward.
+    ``hung_up``: called with the index of a peer that ended a connection which waited.
     """
 
     def __init__(
-        self, context: ssl.SSLContext, peers: Sequence[Address], keepalive: Seconds, now: Callable[[], float]
+        self,
+        context: ssl.SSLContext,
+        peers: Sequence[Address],
+        keepalive: Seconds,
+        now: Callable[[], float],
+        hung_up: Callable[[int], None],
     ) -> None:
         self._context = context
         self._peers = peers
         self._keepalive = keepalive
         self._now = now
+        self._hung_up = [partial(hung_up, index) for index in range(len(peers))]
         self._idle: list[list[Line]] = [[] for _ in peers]
         self._slots = [asyncio.Semaphore(PER_PEER) for _ in peers]
         self._all = asyncio.Semaphore(CONCURRENT)
@@ -179,6 +194,7 @@ class Lines:
             line.close()
         elif line.open:
             line.idle_since = self._now()
+            line.hung_up = self._hung_up[index]
             self._idle[index].append(line)
         return answer
 
@@ -189,6 +205,7 @@ class Lines:
         while idle:
             line = idle.pop()
             if line.open and line.idle_since > oldest:
+                line.hung_up = None
                 return line
             line.close()
         return None

@@ -163,7 +163,12 @@ class TlsNetwork:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def _connect(self, material: Material) -> Lines:
-        return Lines(material.client, self._peers, self._bounds.keepalive, lambda: self._host.clock.now().boot)
+        keepalive, now = self._bounds.keepalive, lambda: self._host.clock.now().boot
+        return Lines(material.client, self._peers, keepalive, now, self._hung_up)
+
+    def _hung_up(self, index: int) -> None:
+        if self._responder is not None:
+            self._responder.hung_up(index)
 
     async def ask(self, index: int, etag: str | None, timeout: Seconds) -> Reply:
         """One question, all of it within ``timeout`` seconds."""

@@ -171,15 +171,20 @@ class Node:
         self.candidacy = doubted(self.candidacy, now)
         self._touch()
 
-    def settle(self, now: float) -> None:
-        """Draw the conclusions: candidacy, owners, the end of the convergence hold; nothing to do without news."""
+    def settle(self, now: float) -> Collection[int]:
+        """Draw the conclusions: candidacy, owners, the end of the convergence hold; nothing to do without news.
+
+        Peers that are to be asked again soon for what has become known, by index: their pollers may be asleep until an
+        interval is over.
+        """
         news = (self.generation, self._me.job_set_id)
         if self._concluded == news and self._settled and self.candidacy.claim is not Claim.STANDING:
-            return
-        self._conclude(now)
+            return ()
+        soon = self._conclude(now)
         self._concluded = (self.generation, self._me.job_set_id)
+        return soon
 
-    def _conclude(self, now: float) -> None:
+    def _conclude(self, now: float) -> Collection[int]:
         view = self.derived()
         before = self.candidacy
         elects = self._me.elect_leader and self._me.distribution != SPREAD
@@ -200,7 +205,7 @@ class Node:
         if not self._settled and settled(self.peers, self._me):
             self._settled = True
             self._touch()
-        self._note_unsettled(now)
+        return self._note_unsettled(now)
 
     def _silence(self) -> Mapping[str, float]:
         return silence(self.peers, self._callers.get, self._timing.patience)
@@ -209,16 +214,19 @@ class Node:
         """Whom we have lost and give time to notice."""
         return frozenset(name for name, until in self._silence().items() if until > now)
 
-    def _note_unsettled(self, now: float) -> None:
+    def _note_unsettled(self, now: float) -> Collection[int]:
         size = cluster_size(self.peers)
         mutual = {peer.host for peer in agreeing(self.peers, self._me, size)}
         elected = self.derived().elected
         lost = frozenset(hidden(self.peers)) if self._wants or elected in hidden(self.peers) else frozenset()
+        new: list[int] = []
         for i, peer in enumerate(self.peers):
-            if self._unsettled(peer, mutual, lost):
-                self._unsettled_since[i] = now if self._unsettled_since[i] is None else self._unsettled_since[i]
-            else:
+            if not self._unsettled(peer, mutual, lost):
                 self._unsettled_since[i] = None
+            elif self._unsettled_since[i] is None:
+                self._unsettled_since[i] = now
+                new.append(i)
+        return new
 
     def _unsettled(self, peer: Peer, mutual: Collection[str], lost: frozenset[str]) -> bool:
         """Asking this peer again soon may settle something.
@@ -228,14 +236,30 @@ class Node:
         if peer.is_self:
             return False
         report = peer.report
-        if self._wants and (peer.may_lead and not peer.fresh and not peer.refused):
+        if peer.may_lead and not peer.fresh and not peer.refused:
+            # Whoever is elected waits for as long as we say that we do. A process that is killed may reset the first
+            # connection that comes after, and refuse only the second.
             return True
         if report is None:
             return False
         blocks = report.claim is not Claim.NONE or bool(report.waiting_for - {self._me.name})
         if self._wants and (blocks or self._unasked(peer.sent)):
             return True
-        return (peer.host not in mutual and not attests(report, self._me)) or bool(lost & report.mutual_agreeing)
+        if peer.host not in mutual and not attests(report, self._me):
+            return True
+        spread = self._me.distribution == SPREAD and peer.host in mutual
+        return bool(lost & report.mutual_agreeing) or (spread and self._miscounts(report))
+
+    def _miscounts(self, report: Report) -> bool:
+        """Under spread it is about to give jobs to other owners than we do, and the sooner we hear of it, the better.
+
+        It still names somebody whom we have lost, and so we defer to that one; or it does not count itself among the
+        owners yet, and so we run what it is about to run.
+        """
+        found = self.derived()
+        named = report.mutual_agreeing | report.quorate_vouched
+        lost = {peer.node_name for peer in self.peers if not peer.fresh and not peer.is_self}
+        return bool(named & lost) or 1 + len(report.mutual_agreeing) < found.quorum <= len(found.live)
 
     @property
     def _wants(self) -> bool:

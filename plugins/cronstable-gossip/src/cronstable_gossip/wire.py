@@ -32,7 +32,7 @@ class Caller:
 
 
 class Responder(Protocol):
-    """Who answers what comes in. Both are called on the loop and neither waits."""
+    """Who answers what comes in. All are called on the loop and none waits."""
 
     def peer(self, caller: Caller) -> Reply:
         """The answer to ``GET /peer``."""
@@ -40,6 +40,10 @@ class Responder(Protocol):
 
     def take(self, body: bytes) -> bool:
         """Take in a ``POST /reboot-ran``; False when it is malformed."""
+        ...
+
+    def hung_up(self, index: int) -> None:
+        """Peer ``index`` ended the connection on which it was asked last, unasked: it may have ended itself."""
         ...
 
 
