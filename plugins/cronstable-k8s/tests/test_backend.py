@@ -128,6 +128,22 @@ def test_a_leader_that_stops_is_replaced_at_once_or_within_a_retry_period(story:
     story(main, watch=watch)
 
 
+def test_a_leader_that_stops_while_the_apiserver_stands_still_is_replaced_once_it_answers_again(story: Any) -> None:
+    """A renewal that landed late and a release that did not made others wait for a whole duration from then on."""
+
+    async def main(fleet: Fleet) -> None:
+        (old,) = fleet.leaders
+        begun, calls = fleet.now, len(old.line.calls)
+        old.line.cut = "silent"
+        old.scope.cancel()
+        await old.clock.sleep(6)
+        assert len(old.line.calls) - calls <= 2 * (fleet.now - begun) + 1
+        old.line.cut = None
+        await fleet.replaced(old, within=RETRY + 1)
+
+    story(main)
+
+
 @both
 def test_a_lease_that_somebody_deleted_is_left_to_its_holder_for_its_duration(story: Any, watch: bool) -> None:
     """Reference 13, row 37: whoever recreates it at once would lead beside the old holder."""

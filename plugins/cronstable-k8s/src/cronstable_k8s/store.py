@@ -46,6 +46,9 @@ NO_WATCH: Seconds = 300.0
 AT_ONCE: Seconds = 0.5
 """A watch that is over before that is none: to ask for another would be to spin."""
 
+RELEASE_AGAIN: Seconds = 0.5
+"""Between two tries at a release: at most two requests a second to an apiserver that fails (L4)."""
+
 STALE_ENTRY: Seconds = 86_400.0
 """After which the entry of a process that is gone is removed by whoever writes its own."""
 
@@ -165,7 +168,11 @@ class KubernetesLeaseStore:
         return shown
 
     async def release(self, grant: Grant, returned: Sequence[str]) -> None:
-        """See ``LeaseStore.release``."""
+        """See ``LeaseStore.release``. It is tried until it stands, the host ends it, or the lease is over by itself.
+
+        Whoever waits for this lease waits for its whole duration otherwise, and longer where a renewal that nobody
+        answered is still on its way: an apiserver that stands still for two seconds is reason enough.
+        """
 
         def decide(found: Found) -> Decision[None]:
             shown = self._show(found)
@@ -174,11 +181,15 @@ class KubernetesLeaseStore:
             body = self._body(found, record.released(), {record.TERM: record.term_of(grant, returned)})
             return Write(body, lambda lease: None)
 
-        try:
-            await self._update(decide)
-        except StoreUnavailable:
-            # Who waits for this lease waits for its whole duration otherwise: once more.
-            await self._update(decide, fresh=True)
+        until = self._host.clock.now().boot + grant.ttl
+        while True:
+            try:
+                return await self._update(decide)
+            except StoreUnavailable as error:
+                if self._host.clock.now().boot + RELEASE_AGAIN >= until:
+                    raise
+                self._host.log.debug("cluster: the lease is not released yet: %s", error)
+            await self._host.clock.sleep(RELEASE_AGAIN)
 
     # -- RebootMarks
 
