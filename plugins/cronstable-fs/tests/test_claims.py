@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cronstable.api import Fenced, Full, Held, Seen, StoreUnavailable, Taken, Won
+from cronstable.runtime.files import SystemFiles
 
 MOST_CALLS = 80
 RECORD = b'{"n":"mine"}'
@@ -229,6 +233,90 @@ def test_a_directory_in_the_place_of_a_record_is_a_damaged_record(share: Any, ru
     assert case.append() == Taken(b"")
     assert run(case.b.store.span()).last == 2
     assert case.standing() == b""
+
+
+@pytest.mark.parametrize("kind", ["pipe", "pipe with a writer", "socket", "loop"])
+def test_what_is_no_file_holds_up_nobody(share: Any, run: Any, tmp_path: Path, kind: str) -> None:
+    case = Case(share, run)
+    with contextlib.ExitStack() as stack:
+        record, stray = (os.path.join(case.a.layout.claims, name) for name in ("000000000002", "1000"))
+        for path in (record, stray, os.path.join(case.a.layout.entries, "0123456789ab")):
+            if kind == "loop":
+                os.symlink(path, path)
+            elif kind == "socket":
+                bound = stack.enter_context(socket.socket(socket.AF_UNIX))
+                short = os.open(os.path.dirname(path), os.O_RDONLY)
+                stack.callback(os.close, short)
+                bound.bind(f"/proc/self/fd/{short}/{os.path.basename(path)}")
+            else:
+                os.mkfifo(path)
+            if kind == "pipe with a writer":
+                stack.callback(os.close, os.open(path, os.O_RDWR))
+        assert case.append() == Taken(b"")
+        assert run(case.b.store.span()).last == 2
+        assert case.standing() == b""
+        assert list(run(case.b.store.entries())) == []
+        assert len(case.b.host.logged("1000 is no record of the claim log")) == 1
+
+
+class Lent(SystemFiles):
+    """This host serves the directory, and has lent its files to others."""
+
+    def open(self, path: str, flags: int, mode: int = 0o600) -> int:
+        if flags & os.O_NONBLOCK:
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+        return super().open(path, flags, mode)
+
+
+def test_a_file_that_another_host_has_to_give_back_first_is_waited_for(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    case.b.disk.real = Lent()
+    assert isinstance(case.append(), Won)
+    assert case.standing() == RECORD
+
+
+class Refusing(SystemFiles):
+    """Of these names somebody else is the owner."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+
+    def open(self, path: str, flags: int, mode: int = 0o600) -> int:
+        if os.path.basename(path) in self.names:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return super().open(path, flags, mode)
+
+
+@pytest.mark.parametrize("name", ["1st-of-may.txt", "1000"])
+def test_a_file_that_cannot_be_read_stops_the_claims_only_when_its_name_is_a_number(
+    share: Any, run: Any, name: str
+) -> None:
+    case = Case(share, run)
+    Path(case.a.layout.claims, name).touch()
+    case.b.disk.real = Refusing(name)
+    if name == "1000":
+        with pytest.raises(StoreUnavailable, match="Permission denied"):
+            run(case.b.store.span())
+        return
+    assert [run(case.b.store.span()).last for _ in range(3)] == [1, 1, 1]
+    assert len(case.b.host.logged("1st-of-may.txt cannot be read")) == 1
+
+
+@pytest.mark.parametrize("name", ["README", "0123456789ab"])
+def test_an_entry_that_cannot_be_read_counts_only_when_its_name_is_that_of_a_process(
+    share: Any, run: Any, name: str
+) -> None:
+    case = Case(share, run)
+    run(case.a.store.put_entry(b"mine"))
+    Path(case.a.layout.entries, name).touch()
+    case.b.disk.real = Refusing(name)
+    if name == "README":
+        assert list(run(case.b.store.entries())) == [b"mine"]
+        assert len(case.b.host.logged("README cannot be read")) == 1
+        return
+    with pytest.raises(StoreUnavailable, match="Permission denied"):
+        run(case.b.store.entries())
 
 
 def test_names_that_are_no_numbers_are_no_records(share: Any, run: Any) -> None:

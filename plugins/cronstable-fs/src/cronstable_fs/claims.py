@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os.path
 from collections.abc import Callable
+from string import hexdigits
 from typing import Final
 
 from cronstable.api import Appended, FileSystem, Full, Span, Taken, Won, may_be_record
@@ -35,7 +36,7 @@ class ClaimShelf:
 
     A file among the records whose name begins with a digit and is none of a record is put aside when its content can
     be no record either, by any version. If it may be one, of a newer version or moved by hand, nobody may claim past
-    it. ``warn``: an operator should read this.
+    it; one that cannot be read may be one if its name is a number. ``warn``: an operator should read this.
     """
 
     def __init__(self, fs: FileSystem, layout: Layout, warn: Callable[[str], None] = lambda text: None) -> None:
@@ -56,7 +57,7 @@ class ClaimShelf:
         except OSError as error:
             if error.errno in _NO_ROOM and not section.written:
                 return Full()
-            if isinstance(error, IsADirectoryError):
+            if error.errno in disk.NO_FILE:
                 return Taken(b"")
             raise
         if found != data:
@@ -65,7 +66,7 @@ class ClaimShelf:
 
     def read(self, number: int) -> bytes | None:
         """Record ``number``; what has its name and is no file is a damaged record."""
-        return self._content(self._path(number))
+        return disk.read_plain_file(self._fs, self._path(number), MAX_BYTES)
 
     def span(self, temporary: str) -> Span:
         """Where the log begins and ends; ``temporary``: a name for a file of no content.
@@ -119,17 +120,36 @@ class ClaimShelf:
         strays = [name for name in self._fs.listdir(self._layout.claims) if _is_stray(name)]
         for name in sorted(strays)[:STRAYS]:
             path = os.path.join(self._layout.claims, name)
-            if may_be_record(self._content(path) or b""):
+            data = self._foreign(path, may_be_ours=name.isdecimal())
+            if data is None:
+                continue
+            if may_be_record(data):
                 why = (
                     "this may be a record of the claim log, but no version that this one knows has such a name: update "
                     "this node if others run a newer version, else move the file away"
                 )
                 raise OSError(errno.EBADMSG, why, path)
-            if name not in self._aside:
-                self._aside.add(name)
-                self._warn(f"{path} is no record of the claim log and is left aside: remove it")
+            self._say_aside(path, "is no record of the claim log and is left aside: remove it")
         if len(strays) > STRAYS:
             raise OSError(errno.EBADMSG, "too many files here are no records: remove them", self._layout.claims)
+
+    def _foreign(self, path: str, *, may_be_ours: bool) -> bytes | None:
+        """The content of a file of whose name nothing is known, None when it is left aside.
+
+        ``may_be_ours``: a name that we or a later version may have given, so that it has to be read.
+        """
+        try:
+            return disk.read_plain_file(self._fs, path, MAX_BYTES) or b""
+        except PermissionError:
+            if may_be_ours:
+                raise
+        self._say_aside(path, "cannot be read, has no name of ours and is left aside: remove it")
+        return None
+
+    def _say_aside(self, path: str, text: str) -> None:
+        if path not in self._aside and len(self._aside) < 2 * STRAYS:
+            self._aside.add(path)
+            self._warn(f"{path} {text}")
 
     def _path(self, number: int) -> str:
         return os.path.join(self._layout.claims, f"{number:0{DIGITS}d}")
@@ -161,15 +181,11 @@ class ClaimShelf:
             return
 
     def entries(self) -> list[bytes]:
-        """What all processes say; what is no file says nothing."""
-        paths = (os.path.join(self._layout.entries, name) for name in sorted(self._fs.listdir(self._layout.entries)))
-        return [data for data in map(self._content, paths) if data]
-
-    def _content(self, path: str) -> bytes | None:
-        try:
-            return disk.read_file(self._fs, path, MAX_BYTES)
-        except IsADirectoryError:
-            return b""
+        """What all processes say; what is no file says nothing, nor does one of somebody else that cannot be read."""
+        names = sorted(self._fs.listdir(self._layout.entries))
+        directory = self._layout.entries
+        found = (self._foreign(os.path.join(directory, name), may_be_ours=_is_entry(name)) for name in names)
+        return [data for data in found if data]
 
 
 def _is_number(name: str) -> bool:
@@ -179,3 +195,8 @@ def _is_number(name: str) -> bool:
 def _is_stray(name: str) -> bool:
     """A name that one who numbers records may have given; a temporary file is on its way to a name."""
     return name[:1].isdecimal() and not _is_number(name) and not name.endswith(".tmp")
+
+
+def _is_entry(name: str) -> bool:
+    """A name that a process may have given to its entry: its token."""
+    return bool(name) and all(letter in hexdigits for letter in name)

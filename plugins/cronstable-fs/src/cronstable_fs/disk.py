@@ -16,6 +16,9 @@ STALE_RETRIES: Final = 3
 """A handle goes stale when another host replaces the file between our look-up and our call; looking again heals it."""
 
 _CHUNK: Final = 64 * 1024
+_AT_ONCE: Final[int] = getattr(os, "O_NONBLOCK", 0)
+NO_FILE: Final = frozenset({errno.EISDIR, errno.EAGAIN, errno.ENXIO, errno.ELOOP})
+"""What a directory says, a pipe into which somebody may still write, a socket, and a link to itself."""
 NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 _NO_DIRECTORY_SYNC: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EBADF})
 
@@ -23,11 +26,12 @@ _NO_DIRECTORY_SYNC: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTS
 def read_file(fs: FileSystem, path: str, limit: int) -> bytes | None:
     """Everything in ``path``, at most ``limit`` + 1 bytes; None when there is no such file.
 
-    Opens afresh each time: NFS promises to show another host's close only to a later open.
+    Opens afresh each time: NFS promises to show another host's close only to a later open. A pipe in its place holds up
+    nobody.
     """
     for last in (False,) * (STALE_RETRIES - 1) + (True,):
         try:
-            fd = fs.open(path, os.O_RDONLY)
+            fd = _open_at_once(fs, path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -42,6 +46,24 @@ def read_file(fs: FileSystem, path: str, limit: int) -> bytes | None:
         finally:
             close_quietly(fs, fd)
     raise AssertionError("unreachable: the last round returns or raises")
+
+
+def read_plain_file(fs: FileSystem, path: str, limit: int) -> bytes | None:
+    """As ``read_file``, where anybody may have put something else: what is no file has no content."""
+    try:
+        return read_file(fs, path, limit)
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        return b""
+
+
+def _open_at_once(fs: FileSystem, path: str) -> int:
+    try:
+        return fs.open(path, os.O_RDONLY | _AT_ONCE)
+    except BlockingIOError:
+        # A file of which this host's own file server has lent the contents to another one. It is asked for them back.
+        return fs.open(path, os.O_RDONLY)
 
 
 def _read_all(fs: FileSystem, fd: int, limit: int) -> bytes:
