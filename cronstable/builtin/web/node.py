@@ -6,9 +6,9 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from cronstable.api import FileSystem, Host, Json
+from cronstable.api import FileSystem, Host, Instant, Json
 from cronstable.builtin.web.settings import NodeHistory
 
 MOUNT: Final = "/sys/fs/cgroup"
@@ -43,6 +43,23 @@ class Usage:
     """The files of the machine are the kernel's own, and never wait."""
 
 
+class Sample(NamedTuple):
+    """What moves, at one instant, and the whole look that says of what. Taken all day long, so it is a cheap value.
+
+    ``cpu`` and ``memory_used`` as in ``Usage``.
+    """
+
+    whole: Usage
+    when: Instant
+    cpu: float
+    memory_used: int
+
+    def usage(self) -> Usage:
+        """As much as this says of everything."""
+        wall, boot = self.when
+        return replace(self.whole, at=wall, boot=boot, cpu=self.cpu, memory_used=self.memory_used)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A control group and those above it: the tightest limits, None where there is none, and what it used."""
@@ -60,7 +77,8 @@ class NodeLoad:
         self._host = host
         self._history = history
         self._points: deque[list[float | None]] = deque(maxlen=history.points)
-        self._last: tuple[Usage, float | None] | None = None
+        self._last: Sample | None = None
+        self._percent: float | None = None
         self._whole: Usage | None = None
 
     async def run(self) -> None:
@@ -72,15 +90,15 @@ class NodeLoad:
             if whole is None or moved is None:
                 await self.sample()
             else:
-                self._note(replace(whole, at=now.wall, boot=now.boot, cpu=moved[0], memory_used=moved[1]))
-            # At whole multiples, so that an idle daemon wakes up once for this and for a look at its event loop.
+                self._note(Sample(whole, now, *moved))
+            # At whole multiples, so that an idle daemon wakes up once for all looks that have no time of their own.
             await self._host.clock.sleep(self._history.interval - now.boot % self._history.interval)
 
     async def sample(self) -> None:
         """Look once, and keep it. A machine that cannot be looked at costs the sample, and a line in the log."""
         usage = await self._look()
         if usage is not None:
-            self._note(usage)
+            self._note(Sample(usage, Instant(usage.at, usage.boot), usage.cpu, usage.memory_used))
 
     async def _look(self) -> Usage | None:
         try:
@@ -91,12 +109,14 @@ class NodeLoad:
         self._whole = usage
         return usage
 
-    def _note(self, usage: Usage) -> None:
-        before = self._last[0] if self._last is not None else None
-        percent = cpu_percent(before, usage)
-        self._last = (usage, percent if percent is not None or self._last is None else self._last[1])
-        memory = round(100 * usage.memory_used / usage.memory_total, 2) if usage.memory_total else None
-        self._points.append([round(usage.at, 3), percent, memory])
+    def _note(self, now: Sample) -> None:
+        percent = cpu_percent(self._last, now)
+        self._last = now
+        if percent is not None:
+            self._percent = percent
+        total = now.whole.memory_total
+        memory = round(100 * now.memory_used / total, 2) if total else None
+        self._points.append([round(now.when.wall, 3), percent, memory])
 
     async def document(self, node: str) -> dict[str, Json]:
         """GET /node."""
@@ -104,10 +124,11 @@ class NodeLoad:
             await self.sample()
         if self._last is None:
             return {"node_name": node, "resources": None}
-        usage, percent = self._last
-        if self._whole is not None and self._whole.boot < usage.boot:
+        last, percent = self._last, self._percent
+        usage = self._whole or last.whole
+        if usage.boot < last.when.boot:
             # Kept samples are glances, which leave out what only this answer tells.
-            usage = await self._look() or usage
+            usage = await self._look() or last.usage()
         return {"node_name": node, "resources": resources(usage, percent)}
 
     def history(self, node: str) -> dict[str, Json]:
@@ -117,11 +138,14 @@ class NodeLoad:
         return {"node_name": node, "enabled": self._history.enabled, "interval": interval, "points": points}
 
 
-def cpu_percent(before: Usage | None, now: Usage) -> float | None:
+def cpu_percent(before: Sample | None, now: Sample) -> float | None:
     """The share of what is there that was used between two looks, 0 to 100; None without two of one kind."""
-    if before is None or before.source != now.source or now.boot <= before.boot or now.cores <= 0:
+    if before is None or before.whole.source != now.whole.source:
         return None
-    used = (now.cpu - before.cpu) / (now.boot - before.boot) / now.cores
+    passed, cores = now.when.boot - before.when.boot, now.whole.cores
+    if passed <= 0 or cores <= 0:
+        return None
+    used = (now.cpu - before.cpu) / passed / cores
     return round(max(0.0, min(1.0, used)) * 100, 2)
 
 
@@ -189,12 +213,11 @@ def glance(fs: FileSystem, whole: Usage) -> tuple[float, int] | None:
     """
     if whole.source != "host" or not whole.plain:
         return None
-    words, memory = (_text(fs, path, _HEAD) or "" for path in _MOVING)
-    rows = [line.split() for line in memory.split("\n", 3)[:3]]
-    busy = _busy(words)
-    if busy is None or [row[:1] for row in rows] != [["MemTotal:"], ["MemFree:"], ["MemAvailable:"]]:
+    busy = _busy(_bytes(fs, _MOVING[0], _HEAD))
+    memory = _bytes(fs, _MOVING[1], _HEAD).split(None, 8)
+    if busy is None or len(memory) < 9 or memory[0:7:3] != [b"MemTotal:", b"MemFree:", b"MemAvailable:"]:
         return None
-    return busy, whole.memory_total - 1024 * int(rows[2][1])
+    return busy, whole.memory_total - 1024 * int(memory[7])
 
 
 def _is_plain(fs: FileSystem) -> bool:
@@ -202,18 +225,17 @@ def _is_plain(fs: FileSystem) -> bool:
     return mounts is not None and not any(f" {path} " in mounts for path in _MOVING)
 
 
-def _busy(text: str) -> float | None:
+def _busy(text: bytes) -> float | None:
     """Seconds of all processors that were not idle, by the first line of /proc/stat (proc(5))."""
-    words = text.partition("\n")[0].split()
-    if words[:1] != ["cpu"] or len(words) < 9:
+    words = text.split(b"\n", 1)[0].split(None, 9)
+    if len(words) < 9 or words[0] != b"cpu":
         return None
-    user, nice, system, _, _, irq, softirq, steal = map(int, words[1:9])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return (sum(map(int, words[1:4])) + sum(map(int, words[6:9]))) / os.sysconf("SC_CLK_TCK")
 
 
 def read_proc(fs: FileSystem) -> Machine | None:
     """What Linux says in three files (proc(5)), else None. Time that guests used is in ``user`` already."""
-    busy = _busy(_text(fs, "/proc/stat") or "")
+    busy = _busy(_bytes(fs, "/proc/stat", _LONGEST))
     memory = {row[0]: int(row[1]) for row in _rows(_text(fs, "/proc/meminfo")) if len(row) == 3 and row[1].isdigit()}
     own = (_text(fs, "/proc/self/stat") or "").rpartition(")")[2].split()
     if busy is None or not {"MemTotal:", "MemAvailable:"} <= memory.keys() or len(own) < 22:
@@ -277,15 +299,20 @@ def _levels(path: str) -> Sequence[str]:
     return ["/".join([MOUNT, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
 
 
-def _text(fs: FileSystem, path: str, longest: int = _LONGEST) -> str | None:
+def _text(fs: FileSystem, path: str) -> str | None:
+    return _bytes(fs, path, _LONGEST).decode("ascii", "replace") or None
+
+
+def _bytes(fs: FileSystem, path: str, longest: int) -> bytes:
+    """The beginning of a file; nothing of one that cannot be read."""
     try:
         fd = fs.open(path, os.O_RDONLY)
         try:
-            return fs.read(fd, longest).decode("ascii", "replace")
+            return fs.read(fd, longest)
         finally:
             fs.close(fd)
     except OSError:
-        return None
+        return b""
 
 
 def _number(text: str | None) -> int | None:

@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from cronstable.api import OpCount, Outcome, RunKey, RunRecord, StateStatus, StoreInfo, Topology
-from cronstable.builtin.web.node import Group, Machine, Usage, cpu_percent, glance, read_group, read_proc
+from cronstable.api import Instant, OpCount, Outcome, RunKey, RunRecord, StateStatus, StoreInfo, Topology
+from cronstable.builtin.web.node import Group, Machine, Sample, Usage, cpu_percent, glance, read_group, read_proc
 
 pytestmark = pytest.mark.anyio
 
@@ -85,20 +85,25 @@ def test_a_group_and_files_of_another_program_are_not_read_on_the_loop(host: Any
 
 
 @pytest.mark.parametrize("path", ["/proc/stat", "/proc/meminfo"])
-@pytest.mark.parametrize("text", ["", "cpu 1 2\n", "MemTotal: 1 kB\nMemFree: 1 kB\nBuffers: 1 kB\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "cpu 1 2\n", "MemTotal: 1 kB\nMemFree: 1 kB\nBuffers: 1 kB\n", "MemTotal: 1 kB\nMemFree: 1 kB\nMemAvailable:"],
+)
 def test_a_glance_at_odd_files_sees_nothing(host: Any, path: str, text: str) -> None:
     host.fs.texts |= {**PROC, path: text}
     assert glance(host.fs, replace(USAGE, plain=True)) is None
 
 
 def test_the_share_of_the_processors_is_between_two_looks_of_one_kind() -> None:
-    later = replace(USAGE, boot=110.0, cpu=60.0)
-    assert cpu_percent(USAGE, later) == 50.0
+    first = Sample(USAGE, Instant(NOON, 100.0), 50.0, 1)
+    later = Sample(USAGE, Instant(NOON + 10, 110.0), 60.0, 1)
+    assert cpu_percent(first, later) == 50.0
     assert cpu_percent(None, later) is None
     assert cpu_percent(later, later) is None
-    assert cpu_percent(replace(USAGE, source="cgroup-v2"), later) is None
-    assert cpu_percent(USAGE, replace(later, cpu=900.0)) == 100.0
-    assert cpu_percent(USAGE, replace(later, cpu=0.0)) == 0.0
+    assert cpu_percent(first._replace(whole=replace(USAGE, source="cgroup-v2")), later) is None
+    assert cpu_percent(first, later._replace(whole=replace(USAGE, cores=0.0))) is None
+    assert cpu_percent(first, later._replace(cpu=900.0)) == 100.0
+    assert cpu_percent(first, later._replace(cpu=0.0)) == 0.0
 
 
 @pytest.mark.parametrize("mounted", [None, "proc /proc proc rw 0 0\n"])
@@ -123,6 +128,32 @@ async def test_the_load_of_this_node_is_looked_at_now_and_then_and_kept_for_a_wh
     assert (past["enabled"], past["interval"], len(past["points"])) == (True, 2.0, 10)
     assert [point[0] for point in past["points"]] == [NOON + 2 * n for n in range(3, 13)]
     assert all(0 <= point[2] <= 100 for point in past["points"])
+
+
+async def test_what_a_glance_leaves_out_is_looked_at_when_asked_and_not_again_until_the_next_glance(
+    serve: Any, host: Any
+) -> None:
+    def threads(count: int) -> None:
+        host.fs.texts["/proc/self/stat"] = PROC["/proc/self/stat"].replace(" 0 5 0 ", f" 0 {count} 0 ")
+
+    async def told(call: Any) -> int:
+        return int((await call("GET", "/node")).json["resources"]["process"]["threads"])
+
+    host.fs.texts |= PROC
+    host.fs.mounted = "proc /proc proc rw 0 0\n"
+    async with serve(nodeHistory={"interval": 2, "points": 10}) as call:
+        seen = [await told(call)]
+        threads(9)
+        seen.append(await told(call))
+        before = (await call("GET", "/node/history")).json["points"]
+        host.clock.advance(2)
+        with anyio.fail_after(10):
+            while (await call("GET", "/node/history")).json["points"] == before:
+                pass
+        seen.append(await told(call))
+        threads(11)
+        seen.append(await told(call))
+    assert seen == [5, 5, 9, 9]
 
 
 async def test_without_a_history_the_load_is_looked_at_when_asked(serve: Any, host: Any) -> None:
