@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio
 
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 WORKERS_PER_LANE = 2
 IDLE_EXIT: Seconds = 10.0
+RARE: Final = frozenset({"config"})
+"""Lanes that are used once a minute: a thread that waited there for more would only wake up to end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,9 +32,9 @@ class _Call:
 class _Lane:
     """A few daemon threads serving one queue. They end after a while without work."""
 
-    def __init__(self, name: str, workers: int) -> None:
-        self._name = name
+    def __init__(self, workers: int, linger: Seconds) -> None:
         self._workers = workers
+        self._linger = linger
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._alive = 0
@@ -42,15 +45,16 @@ class _Lane:
             self._calls.put(call)
             if self._idle < self._calls.qsize() and self._alive < self._workers:
                 self._alive += 1
-                # Daemon threads: a call that hangs in the kernel must not keep the process from exiting.
-                threading.Thread(target=self._work, name=f"cronstable-{self._name}", daemon=True).start()
+                # Nobody joins it: a call that hangs in the kernel must not keep the process from exiting. And nobody
+                # waits until it runs, as ``threading`` does.
+                start_new_thread(self._work, ())
 
     def _work(self) -> None:
         while True:
             with self._lock:
                 self._idle += 1
             try:
-                call: _Call | None = self._calls.get(timeout=IDLE_EXIT)
+                call: _Call | None = self._calls.get(timeout=self._linger)
             except queue.Empty:
                 call = None
             with self._lock:
@@ -88,7 +92,7 @@ class ThreadLanes:
 
         entry = _Call(work)
         if lane not in self._lanes:
-            self._lanes[lane] = _Lane(lane, WORKERS_PER_LANE)
+            self._lanes[lane] = _Lane(WORKERS_PER_LANE, 0.0 if lane in RARE else IDLE_EXIT)
         self._lanes[lane].submit(entry)
         try:
             with anyio.fail_after(timeout):

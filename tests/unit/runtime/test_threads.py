@@ -10,7 +10,7 @@ from functools import partial
 import anyio
 import pytest
 
-from cronstable.runtime.threads import ThreadLanes
+from cronstable.runtime.threads import IDLE_EXIT, ThreadLanes
 
 pytestmark = pytest.mark.anyio
 
@@ -65,6 +65,23 @@ async def test_a_hung_lane_does_not_touch_another_lane() -> None:
             await lanes.run(lambda: release.wait(30), timeout=0.01, lane="mount")
     assert await lanes.run(lambda: "fine", timeout=10, lane="config") == "fine"
     release.set()
+
+
+async def test_a_thread_for_a_rare_call_ends_with_it_and_another_one_serves_the_next() -> None:
+    class Probe:
+        """Lives as long as the thread that it is local to."""
+
+    lanes, local = ThreadLanes(), threading.local()
+
+    def look() -> weakref.ref[Probe]:
+        local.probe = probe = Probe()
+        return weakref.ref(probe)
+
+    with anyio.fail_after(IDLE_EXIT * 0.9):
+        for _ in range(2):
+            seen = await lanes.run(look, timeout=IDLE_EXIT, lane="config")
+            while seen() is not None:
+                await anyio.lowlevel.checkpoint()
 
 
 async def test_many_calls_at_once_all_come_back() -> None:
