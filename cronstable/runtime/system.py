@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
-
-import anyio
 
 from cronstable.core.clock import Instant, Seconds
 
@@ -24,7 +23,23 @@ class SystemClock:
 
     async def sleep(self, seconds: Seconds) -> None:
         """Sleep on the event loop's clock, which stands still during suspend: callers re-read the clock after."""
-        await anyio.sleep(max(0.0, seconds))
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        # By hand, and not by anyio: it asks each time for the backend that runs, and this is what an idle daemon does.
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, _end, over)
+        try:
+            await over
+        except asyncio.CancelledError:
+            timer.cancel()
+            raise
+
+
+def _end(wait: asyncio.Future[None]) -> None:
+    if not wait.done():
+        wait.set_result(None)
 
 
 class SystemRng:
