@@ -23,6 +23,14 @@ class Instant(NamedTuple):
     boot: float
 
 
+def until_next(every: Seconds, now: Instant) -> Seconds:
+    """Seconds to the next whole multiple of ``every`` on the boot clock: more than 0, at most ``every``.
+
+    For looks that have no time of their own. All of them fall together, so that an idle daemon wakes up once for all.
+    """
+    return every - now.boot % every
+
+
 class Clock(Protocol):
     """The only source of time. The daemon has a real one, tests a virtual one."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from cronstable.core.clock import EpochSeconds, Seconds
+from cronstable.core.clock import Clock, EpochSeconds, Seconds, until_next
 from cronstable.core.decision import Decision
 from cronstable.core.job import Job
 from cronstable.core.runs import LiveRun, RunRecord
@@ -30,17 +30,18 @@ class ClaimSeat:
     launcher's ``RunListener``. ``make`` is called once.
     """
 
-    def __init__(self, cluster: ClusterManager, make: Callable[[], ClaimsDriver]) -> None:
+    def __init__(self, clock: Clock, cluster: ClusterManager, make: Callable[[], ClaimsDriver]) -> None:
+        self._clock = clock
         self._cluster = cluster
         self._make = make
         self._driver: ClaimsDriver | None = None
-        self._wake = anyio.Event()
+        self._sleep = anyio.CancelScope()
 
     def _seated(self) -> ClaimsDriver | None:
         """The driver, from the moment that there is a claim log, and for good."""
         if self._driver is None and self._cluster.claims is not None:
             self._driver = self._make()
-            self._wake.set()
+            self._sleep.cancel()
         return self._driver
 
     # -- what others ask ----------------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ class ClaimSeat:
 
     def poke(self) -> None:
         """Look again now."""
-        self._wake.set()
+        self._sleep.cancel()
         if self._driver is not None:
             self._driver.poke()
 
@@ -105,9 +106,9 @@ class ClaimSeat:
     async def run(self) -> None:
         """Claim and launch, as soon as there is a log for it, until cancelled."""
         while (driver := self._seated()) is None:
-            self._wake = anyio.Event()
-            with anyio.move_on_after(IDLE):
-                await self._wake.wait()
+            with self._sleep:
+                await self._clock.sleep(until_next(IDLE, self._clock.now()))
+            self._sleep = anyio.CancelScope()
         await driver.run()
 
     async def stop(self) -> None:

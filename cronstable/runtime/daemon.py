@@ -120,7 +120,7 @@ class Daemon:
             decisions=DecisionRing(),
         )
         self.scheduler = Scheduler(clock=clock, cluster=self.cluster, launcher=self.launcher, log=parts.log)
-        self.claims = ClaimSeat(self.cluster, self._make_claims)
+        self.claims = ClaimSeat(clock, self.cluster, self._make_claims)
         self.scheduler.claimer = self.claims
         self.guard = LeaseGuard(
             clock=clock, gate=self.scheduler, cluster=self.cluster, launcher=self.launcher, log=parts.log

@@ -101,9 +101,13 @@ class LatenessWatch:
     # -- judging ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Judge once at the start, which begins the watch, and then after each full minute."""
+        """Judge once at the start, which begins the watch, and then after each full minute while a job has limits."""
         while True:
             self.look()
+            if not any("sla" in job.options.raw for job in self._scheduler.jobs.values()):
+                await self._scheduler.loaded()
+                # As after a look: what ran too long before is not told now.
+                self._looked = self._clock.now().wall
             wall = self._clock.now().wall
             await self._clock.sleep(60 - (wall - PAST_THE_MINUTE) % 60)
 

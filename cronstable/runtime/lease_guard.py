@@ -8,7 +8,7 @@ from typing import Protocol
 
 import anyio
 
-from cronstable.core.clock import Clock, Seconds
+from cronstable.core.clock import Clock, Seconds, until_next
 from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.job import ClusterPolicy, Job
 from cronstable.core.lease_loss import Ending, OnLeaseLost, ending, on_lease_lost
@@ -65,7 +65,7 @@ class LeaseGuard:
         self._runs: dict[str, _Guarded] = {}
         self._term: Seconds = 0.0
         self._deadline: float | None = None
-        self._changed = anyio.Event()
+        self._sleep = anyio.CancelScope()
         self._over = anyio.Event()
 
     def started(self, job: Job, run: LiveRun) -> None:
@@ -107,15 +107,15 @@ class LeaseGuard:
 
     def poke(self) -> None:
         """Look again now: the leadership changed."""
-        self._changed.set()
+        self._sleep.cancel()
 
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
-            self._changed = anyio.Event()
+            self._sleep = anyio.CancelScope()
             pause = self._look()
-            with anyio.move_on_after(pause):
-                await self._changed.wait()
+            with self._sleep:
+                await self._clock.sleep(pause)
 
     async def let_go(self) -> None:
         """The daemon stops and is about to release its lease: what may not outlive it is ended first."""
@@ -131,7 +131,7 @@ class LeaseGuard:
     def _look(self) -> Seconds:
         """End what has to end now; how long nothing else will have to."""
         if not self._runs or not self._cluster.elects:
-            return IDLE
+            return until_next(IDLE, self._clock.now())
         self._follow()
         boot = self._clock.now().boot
         pause = LOOK_EVERY

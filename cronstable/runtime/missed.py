@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import anyio
 
-from cronstable.core.clock import Clock, EpochSeconds, Seconds
+from cronstable.core.clock import Clock, EpochSeconds, Seconds, until_next
 from cronstable.core.decision import Decision, DecisionRecord, Reason, Verdict
 from cronstable.core.job import ClusterPolicy, Job
 from cronstable.core.missed import (
@@ -161,9 +161,7 @@ class MissedRuns:
                 for name in self._ready():
                     self._busy.add(name)
                     tasks.start_soon(self._catch_up, name)
-                # At whole multiples, where an idle daemon is awake anyhow.
-                idle = IDLE - self._clock.now().boot % IDLE
-                await self._clock.sleep(LOOK_EVERY if self._is_eager() else idle)
+                await self._clock.sleep(LOOK_EVERY if self._is_eager() else until_next(IDLE, self._clock.now()))
             tasks.cancel_scope.cancel()
 
     def _is_eager(self) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskStatus
 
-from cronstable.core.clock import Clock, Seconds
+from cronstable.core.clock import Clock, Seconds, until_next
 
 PATIENCE: Seconds = 2.0
 """How long a zombie is left to whoever may have started it."""
@@ -58,7 +58,7 @@ class Reaper:
             if sys.platform != "linux":
                 return
             while not self._strangers():
-                await self._clock.sleep(LONG_ROUND)
+                await self._clock.sleep(until_next(LONG_ROUND, self._clock.now()))
             if not needed():
                 return
         await self.run()
@@ -108,6 +108,11 @@ class Reaper:
 
 def _children() -> list[int]:
     """Children of every thread of this process; by parent where the kernel keeps no such list."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        # None at all, which is what an idle daemon hears: one call instead of a walk through /proc.
+        return []
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
         try:

@@ -39,14 +39,14 @@ class Reloader:
         self._seen: Signature | None = None
         self._watched = first.watched
         self._forced = False
-        self._wake = anyio.Event()
+        self._sleep = anyio.CancelScope()
         at = clock.now().wall
         self.health = ReloadHealth(ok=True, at=at, last_success=at)
 
     def force(self) -> None:
         """Read again now, changed or not (SIGHUP); repeated each minute until a read succeeds."""
         self._forced = True
-        self._wake.set()
+        self._sleep.cancel()
 
     async def prime(self) -> None:
         """Remember what the files look like now."""
@@ -58,15 +58,10 @@ class Reloader:
         return await self.look()
 
     async def _until_next_look(self) -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._sleep, tasks.cancel_scope)
-            await self._wake.wait()
-            tasks.cancel_scope.cancel()
-        self._wake = anyio.Event()
-
-    async def _sleep(self, scope: anyio.CancelScope) -> None:
-        await self._clock.sleep(self._seconds_to_next_look())
-        scope.cancel()
+        # A scope that was cancelled before it is entered does not wait: a request between two looks is not lost.
+        with self._sleep:
+            await self._clock.sleep(self._seconds_to_next_look())
+        self._sleep = anyio.CancelScope()
 
     def _seconds_to_next_look(self) -> Seconds:
         wall = self._clock.now().wall

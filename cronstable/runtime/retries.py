@@ -9,7 +9,7 @@ from typing import Protocol, assert_never
 
 import anyio
 
-from cronstable.core.clock import Clock, EpochSeconds, Seconds
+from cronstable.core.clock import Clock, EpochSeconds, Seconds, until_next
 from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.fingerprint import job_digest
 from cronstable.core.job import ConcurrencyPolicy, Job
@@ -295,7 +295,8 @@ class Retries:
             for name, ladder in self._ladders.items()
             if ladder.waiting is not None and not self._asking(name)
         ]
-        return min(min(dues, default=float("inf")) - self._clock.now().boot, LONGEST_SLEEP)
+        now = self._clock.now()
+        return min(min(dues, default=float("inf")) - now.boot, until_next(LONGEST_SLEEP, now))
 
     def _asking(self, name: str) -> bool:
         return self.memory is not None and self.memory.asking(name)

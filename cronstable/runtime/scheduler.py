@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 
 from cronstable.core.agenda import BACKWARD_LIMIT, Agenda, Due, Missed
-from cronstable.core.clock import Clock, EpochSeconds, Instant, Seconds
+from cronstable.core.clock import Clock, EpochSeconds, Instant, Seconds, until_next
 from cronstable.core.decision import Decision, Reason, Verdict
 from cronstable.core.gate import NO_ELECTION, decide
 from cronstable.core.job import Job
@@ -55,6 +55,7 @@ class Scheduler:
         self._before: Instant | None = None
         self._next_fires: Mapping[str, EpochSeconds | None] = MappingProxyType({})
         self._dirty = False
+        self._loaded = anyio.Event()
         self.claimer: Claimer | None = None
         self.paused_since: Callable[[str, EpochSeconds], EpochSeconds | None] = lambda job, at: None
         self.after_success: Callable[[Job], Decision | None] = lambda job: None
@@ -74,7 +75,13 @@ class Scheduler:
             self.since = int(now)
         self._launcher.forget(self.jobs)
         self._dirty = True
+        loaded, self._loaded = self._loaded, anyio.Event()
+        loaded.set()
         self.poke()
+
+    async def loaded(self) -> None:
+        """Wait until another job set is loaded."""
+        await self._loaded.wait()
 
     def next_fires(self) -> Mapping[str, EpochSeconds | None]:
         """Next fire of every scheduled job; the same object as long as nothing changed."""
@@ -220,10 +227,10 @@ class Scheduler:
 
     async def _wait(self) -> None:
         with anyio.CancelScope() as self._sleep:
-            now = self._clock.now().wall
+            now = self._clock.now()
             due = self._agenda.next_at
-            delay = LONGEST_SLEEP if due is None else min(due - now, LONGEST_SLEEP)
-            await self._clock.sleep(delay)
+            longest = until_next(LONGEST_SLEEP, now)
+            await self._clock.sleep(longest if due is None else min(due - now.wall, longest))
 
     def _skip_missed(self, missed: Missed, now: Instant) -> None:
         evidence = MappingProxyType({"first": missed.first, "last": missed.last, "late_by": now.wall - missed.last})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from cronstable.core.clock import Clock, Seconds
+from cronstable.core.clock import Clock, Seconds, until_next
 from cronstable.core.decision import DecisionRecord, Verdict
 from cronstable.core.events import Decided, Event, RunFinished, RunStarted
 from cronstable.core.job import Json
@@ -171,12 +171,12 @@ class TallyKeeper:
 
     async def run(self) -> None:
         """Look at how late the event loop is, until cancelled."""
+        now = self._clock.now()
         while True:
-            before = self._clock.now().boot
-            # At whole multiples, so that an idle daemon wakes up once for this and for the history of its load.
-            pause = LOOK - before % LOOK
+            before, pause = now, until_next(LOOK, now)
             await self._clock.sleep(pause)
-            self._lags.append(max(0.0, self._clock.now().boot - before - pause))
+            now = self._clock.now()
+            self._lags.append(max(0.0, now.boot - before.boot - pause))
             self._heard += 1
 
     def _job(self, name: str) -> _Job:

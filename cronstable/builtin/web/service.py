@@ -85,7 +85,8 @@ class WebService:
                 beside.start_soon(api.load.run)
                 task_status.started()
                 while True:
-                    await host.clock.sleep(PASS)
+                    # At whole multiples, where an idle daemon is awake anyhow.
+                    await host.clock.sleep(PASS - host.clock.now().boot % PASS)
                     await listeners.rotate_tls()
                     await self._open(listeners, host)
         finally:

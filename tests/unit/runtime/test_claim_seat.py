@@ -11,6 +11,7 @@ import pytest
 from cronstable.core.decision import Decision
 from cronstable.core.job import Job
 from cronstable.runtime.claim_seat import ClaimSeat
+from cronstable.testing.clock import VirtualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +77,7 @@ def seat() -> tuple[ClaimSeat, Any, list[Driver]]:
         made.append(Driver())
         return made[-1]
 
-    return ClaimSeat(cluster, make), cluster, made
+    return ClaimSeat(VirtualClock(), cluster, make), cluster, made
 
 
 async def ask_everything(claims: ClaimSeat) -> tuple[object, ...]:

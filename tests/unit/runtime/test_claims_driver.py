@@ -122,7 +122,7 @@ class Node:
             decisions=DecisionRing(),
         )
         self.scheduler = Scheduler(clock=self.clock, cluster=members, launcher=self.launcher, log=LOG)
-        self.claims = ClaimSeat(members, self.make_claims)
+        self.claims = ClaimSeat(self.clock, members, self.make_claims)
         self.scheduler.claimer = self.claims
         self.retries = Retries(
             clock=self.clock, scheduler=self.scheduler, cluster=members, launcher=self.launcher, log=LOG

@@ -203,6 +203,27 @@ def test_a_late_start_is_told_although_it_has_started_when_somebody_looks() -> N
     assert "a run has started 35 s after its scheduled time" in (world.reports.told[0].record.fail_reason or "")
 
 
+def test_limits_that_a_reload_brings_are_watched_from_the_next_full_minute_on() -> None:
+    bare = replace(job({}), options=JobOptions(raw=MappingProxyType({})))
+    late: list[dict[str, float]] = []
+
+    async def script(world: World) -> None:
+        world.cluster.elects = True
+        world.cluster.answer = view(mine=True)
+        await world.clock.sleep(400)
+        world.lasts = 500.0
+        world.scheduler.load([job({"maxRuntimeSeconds": 90})])
+        for _ in range(2):
+            await world.clock.sleep(120)
+            found = world.watch.late.get("a", ())
+            late.append({lateness.check: (lateness.since or 0.0) - NOON for lateness in found})
+
+    # Loaded 370 s past noon; the next run starts at 420 s and is too long from 510 s on.
+    world = play(700, bare, script)
+    assert world.reports.checks == ["maxRuntime"]
+    assert late == [{}, {"maxRuntime": 540.5}]
+
+
 def test_a_success_that_came_too_early_is_suspicious() -> None:
     case = yaml.safe_load((CASES / "report-early-finish-suspicious.yaml").read_text())
     key = case["expected"]["optional_feature"].split(".")[1].split()[0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -138,6 +140,18 @@ async def test_who_is_handed_orphans_is_asked_when_a_stranger_shows(
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
     assert (asked, table.taken) == (1, taken)
+
+
+def test_without_a_child_no_process_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*args: object) -> None:
+        raise ChildProcessError
+
+    def walked(path: Path) -> Iterator[Path]:
+        raise AssertionError(f"{path} is walked through")
+
+    monkeypatch.setattr(os, "waitid", none)
+    monkeypatch.setattr(Path, "iterdir", walked)
+    assert reaper._children() == []
 
 
 async def test_without_a_proc_the_kernel_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
