@@ -115,6 +115,23 @@ def test_a_graceful_stop_hands_over_at_once_through_the_watch(model: Any, electi
     virtually(story)
 
 
+def test_a_leader_that_stops_while_etcd_stands_still_is_replaced_once_it_answers_again(
+    model: Any, elections: Any
+) -> None:
+    async def story() -> None:
+        async with elections(model(), "a", "b") as (a, b):
+            asked = len(a.line.calls)
+            a.line.cut = "silent"
+            a.scope.cancel()
+            await a.host.clock.sleep(6)
+            assert len(a.line.calls) - asked <= 2 * 6 + 1
+            assert not b.leads
+            a.line.cut = None
+            await until(lambda: b.leads, within=3, what="the takeover after a release")
+
+    virtually(story)
+
+
 def test_a_dead_leader_is_replaced_within_ttl_and_two_seconds(model: Any, elections: Any) -> None:
     async def story() -> None:
         async with elections(model(), "a", "b") as (a, b):

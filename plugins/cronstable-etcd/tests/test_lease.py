@@ -273,8 +273,7 @@ def test_an_etcd_out_of_space_leaves_no_leader_and_still_lets_one_go(model: Any,
         etcd.full = True
         with pytest.raises(StoreUnavailable, match="database space exceeded"):
             await a.store.renew(grant, nonce="n")
-        with pytest.raises(StoreUnavailable, match="database space exceeded"):
-            await a.store.release(grant, ())
+        await a.store.release(grant, ())
         assert isinstance(await a.store.observe(), Vacant)
         with pytest.raises(StoreUnavailable):
             await a.store.acquire(a.me, TTL, nonce="n")

@@ -38,6 +38,9 @@ TRIES: Final = 3
 
 REMEMBERED: Final = 32
 
+RELEASE_AGAIN: Seconds = 0.5
+"""Between two tries at a release: at most two requests a second to an etcd that fails (L4)."""
+
 ENTRY_TTLS: Final = 2
 """An entry that stands still for one ttl is a dead process's; etcd keeps it a little longer (claims.md 16)."""
 
@@ -139,16 +142,27 @@ class EtcdLeaseStore:
         return shown
 
     async def release(self, grant: Grant, returned: Sequence[str]) -> None:
-        """See ``LeaseStore.release``. The keys go in one write that keeps fence and run ids, then the lease goes."""
-        try:
-            bond = await self._bond_of(grant)
-            if not isinstance(bond, Bond) or not await self._let_go(grant, bond, returned):
-                return
-        except StoreUnavailable:
-            # A full store refuses that write, but not the end of a lease.
-            if isinstance(grant.data, Bond) and not returned:
-                await self._client.end_lease(grant.data.lease)
-            raise
+        """See ``LeaseStore.release``. The keys go in one write that keeps fence and run ids, then the lease goes.
+
+        It is tried until the host ends it or the lease is over by itself: whoever waits for it waits for a whole ttl
+        otherwise, and longer where a keepalive that nobody answered is still on its way.
+        """
+        until, refused = self._host.clock.now().boot + grant.ttl, False
+        while True:
+            try:
+                bond = await self._bond_of(grant)
+                if not isinstance(bond, Bond) or not await self._let_go(grant, bond, returned):
+                    return
+                break
+            except StoreUnavailable as error:
+                # A full store refuses that write, but not the end of a lease.
+                if isinstance(grant.data, Bond) and not returned and not refused:
+                    await self._client.end_lease(grant.data.lease)
+                refused = True
+                if self._host.clock.now().boot + RELEASE_AGAIN >= until:
+                    raise
+                self._host.log.debug("cluster: the lease is not released yet: %s", error)
+            await self._host.clock.sleep(RELEASE_AGAIN)
         await self._client.end_lease(bond.lease)
 
     # -- RebootMarks
