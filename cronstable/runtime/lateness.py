@@ -115,15 +115,19 @@ class LatenessWatch:
         """Judge every job now."""
         jobs = self._scheduler.jobs
         self._began = min(self._began, self._clock.now().wall)
-        for known in (self._since, self._started, self._succeeded, self._between, self._latched, self._found):
+        limited = {name: job for name, job in jobs.items() if "sla" in job.options.raw}
+        for known in (self._started, self._succeeded):
             for name in [name for name in known if name not in jobs]:
                 del known[name]
-        for job in jobs.values():
-            if "sla" in job.options.raw:
-                try:
-                    self._judge(job)
-                except Exception:  # noqa: BLE001 - what cannot be judged must end neither the watch nor the daemon
-                    self._log.exception("job %s: its limits cannot be looked at", job.name)
+        # A job that a reload leaves without limits is no longer late.
+        for judged in (self._since, self._between, self._latched, self._found):
+            for name in [name for name in judged if name not in limited]:
+                del judged[name]
+        for job in limited.values():
+            try:
+                self._judge(job)
+            except Exception:  # noqa: BLE001 - what cannot be judged must end neither the watch nor the daemon
+                self._log.exception("job %s: its limits cannot be looked at", job.name)
         self._looked = self._clock.now().wall
         if self._found != self.late:
             self.late = MappingProxyType(dict(self._found))

@@ -224,6 +224,22 @@ def test_limits_that_a_reload_brings_are_watched_from_the_next_full_minute_on() 
     assert late == [{}, {"maxRuntime": 540.5}]
 
 
+def test_a_job_that_a_reload_leaves_without_limits_is_no_longer_late() -> None:
+    bare = replace(job({}), options=JobOptions(raw=MappingProxyType({})))
+    seen: list[bool] = []
+
+    async def script(world: World) -> None:
+        world.lasts = 500.0
+        await world.clock.sleep(200)
+        seen.append("a" in world.watch.late)
+        world.scheduler.load([bare])
+        await world.clock.sleep(60)
+        seen.append("a" in world.watch.late)
+
+    play(300, job({"maxRuntimeSeconds": 90}), script)
+    assert seen == [True, False]
+
+
 def test_a_success_that_came_too_early_is_suspicious() -> None:
     case = yaml.safe_load((CASES / "report-early-finish-suspicious.yaml").read_text())
     key = case["expected"]["optional_feature"].split(".")[1].split()[0]
