@@ -37,6 +37,8 @@ def known_now(state: ClaimState, floor: EpochSeconds = 0) -> Known:
     if not state.sets:
         return known
     current = state.sets[0]
+    if known.digest == current.digest and not known.changed:
+        return known
     changed = dict(known.changed)
     if known.digest != current.digest:
         old = next((one for one in state.sets if one.digest == known.digest), None)

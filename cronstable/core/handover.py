@@ -45,7 +45,7 @@ class Inheritance:
             case Held(grant) if isinstance(request, Acquire):
                 return Inheritance((), grant.fence, self.seen if request.over is None else ())
             case _:
-                return replace(self, seen=())
+                return replace(self, seen=()) if self.seen else self
 
     def term(self, grant: Grant | None) -> HeldTerm | None:
         """The term of ``grant``, with what it inherited."""
@@ -154,10 +154,17 @@ class Handover:
         since = self._asked.setdefault(job.name, boot)
         return boot < since + job.options.kill_timeout + self._ttl
 
+    def is_news(self, found: Iterable[bytes], boot: float) -> bool:
+        """Whether the entries say what they did not say at the last look."""
+        return dict(self._seen(found, boot)) != dict(self._watch)
+
     def _observe(self, found: Iterable[bytes], boot: float) -> None:
+        self._watch = self._seen(found, boot)
+
+    def _seen(self, found: Iterable[bytes], boot: float) -> Watch:
         seen = observe(self._watch, found, self._token, boot)
         # What this process said before its election was built anew is about runs that are local to it.
-        self._watch = MappingProxyType({token: one for token, one in seen.items() if token not in self._former})
+        return MappingProxyType({token: one for token, one in seen.items() if token not in self._former})
 
     def _elsewhere(self, boot: float) -> Mapping[str, tuple[str, ...]]:
         return blocking(self._watch, self._ttl, boot) if self._watch else {}

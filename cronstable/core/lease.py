@@ -281,7 +281,7 @@ def _held(state: LeaseState, flight: InFlight, grant: Grant, late: bool, now: In
         notes.append(Note("fence", Level.ERROR, f"the fence went back from {state.fence} to {grant.fence}"))
     known = replace(
         state,
-        grant=replace(grant, tried=()),
+        grant=replace(grant, tried=()) if grant.tried else grant,
         holder=state.me,
         fence=grant.fence,
         expiry=grant.expires_at,
@@ -304,7 +304,11 @@ def _held(state: LeaseState, flight: InFlight, grant: Grant, late: bool, now: In
         notes.append(Note("ttl", Level.INFO, f"the store grants {granted:g} s again"))
     cadence = min(state.timing.renew_every, max(1.0, granted / 3)) if usable else state.timing.renew_every
     after = replace(
-        _contact(known, now),
+        known,
+        quorum_until=now.boot + state.timing.ttl,
+        failures=0,
+        retry_due=False,
+        in_flight=None,
         deadline=flight.sent + granted - state.timing.margin if usable else None,
         short_ttl=not usable,
         next_at=max(now.boot, flight.sent + cadence),
@@ -322,12 +326,16 @@ def _seen(state: LeaseState, flight: InFlight, record: LeaseRecord, now: Instant
             # Refused, yet it still stands as ours: a race inside the store. No loss, and no extension either.
             return _again(replace(state, grant=tried)), (Note("round", Level.WARNING, "the store refused to renew"),)
         state = replace(state, grant=None, deadline=None, loss=Loss.CLONED if ours else Loss.TAKEN)
-    shown = replace(state, holder=record.holder, fence=max(record.fence, state.fence or 0), expiry=record.expires_at)
     if ours:
-        return _own_token(shown, flight, record, now)
+        return _own_token(_shown(state, record), flight, record, now)
     if isinstance(request, Acquire) and request.over is not None and _same(request.over.record, record):
-        return _again(shown), (Note("round", Level.WARNING, "the store refused a takeover of an unchanged record"),)
-    return _watching(shown, flight, record, now), ()
+        note = Note("round", Level.WARNING, "the store refused a takeover of an unchanged record")
+        return _again(_shown(state, record)), (note,)
+    return _watching(state, flight, record, now), ()
+
+
+def _shown(state: LeaseState, record: LeaseRecord) -> LeaseState:
+    return replace(state, holder=record.holder, fence=max(record.fence, state.fence or 0), expiry=record.expires_at)
 
 
 def _own_token(state: LeaseState, flight: InFlight, record: LeaseRecord, now: Instant) -> Result:
@@ -351,7 +359,16 @@ def _watching(state: LeaseState, flight: InFlight, record: LeaseRecord, now: Ins
     waited = state.timing.watch > 0 and now.boot - flight.sent >= state.timing.poll
     pause = max(RETRY_AT_LEAST, state.timing.poll) if raced else state.timing.poll
     next_at = now.boot if waited and not raced else now.boot + pause
-    return replace(state, standing=standing, vacant=None, doubt=None, next_at=next_at)
+    return replace(
+        state,
+        holder=record.holder,
+        fence=max(record.fence, state.fence or 0),
+        expiry=record.expires_at,
+        standing=standing,
+        vacant=None,
+        doubt=None,
+        next_at=next_at,
+    )
 
 
 def _same(one: LeaseRecord, other: LeaseRecord) -> bool:

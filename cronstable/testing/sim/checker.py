@@ -323,6 +323,10 @@ class Checker:
         elif not works and self._since is not None and self._since[0] == name:
             self._close(now)
 
+    def is_working(self, name: str) -> bool:
+        """Whether this node counts as the one that can claim and start."""
+        return self._since is not None and self._since[0] == name
+
     def disturbed(self, name: str) -> None:
         """What was going on at this node is broken off."""
         if self._since is not None and self._since[0] == name:

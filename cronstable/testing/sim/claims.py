@@ -30,7 +30,7 @@ from cronstable.core.claim_values import (
 )
 from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.decision import Decision, Reason, Verdict
-from cronstable.core.handover import Handover
+from cronstable.core.handover import LOOK_EVERY, Handover
 from cronstable.core.job import Job
 from cronstable.core.lease import is_quorate
 from cronstable.core.runs import Trigger
@@ -159,8 +159,37 @@ class ClaimsSide:
 
         At fixed instants, so that it is where it would be when a stretch in which nothing happens is left out.
         """
-        every = self._world.idle if self._session.term is not None else 3 * self._world.idle
+        every = self._every()
         return boot + every - boot % every
+
+    def last_look(self, boot: float) -> float:
+        """When an idle process looked last."""
+        return boot - boot % self._every()
+
+    def _every(self) -> Seconds:
+        return self._world.idle if self._session.term is not None else 3 * self._world.idle
+
+    def next_at(self) -> EpochSeconds | None:
+        """When something falls due that this leader claims, by its clock."""
+        return self._session.horizon.next_at if self._session.term is not None else None
+
+    def pass_over_looks(self, boot: float) -> None:
+        """Take in what an idle leader sees at its last look before ``boot``, without the ways to the store and back.
+
+        The looks in between find what this one finds: what is due, and the entries, stay as they are.
+        """
+        now, last = self._process.now(), self.last_look(boot)
+        if last <= now.boot:
+            return
+        handover, every = self._session.handover, max(LOOK_EVERY, self._world.idle)
+        self._session.horizon.advance(now.wall + last - now.boot)
+        if handover.is_look_due(last, every):
+            said = handover.looked(self._found(), last, last)
+            assert said is None, "an idle leader has something to say"
+
+    def _found(self) -> tuple[bytes, ...]:
+        """The entries as they stand in the store."""
+        return tuple(self._lease.store.lease.entries.values())
 
     def is_idle(self) -> bool:
         """Nothing is under way or owed here, and nothing is to be said."""
@@ -170,6 +199,7 @@ class ClaimsSide:
             session.closing
             or state.flight is not None
             or not (self._desk.is_idle and session.handover.is_quiet(now.boot))
+            or session.unsaid(now.boot)
         ):
             return False
         if session.term is None:
@@ -179,6 +209,8 @@ class ClaimsSide:
             and not (state.pending or state.begun or state.ledger.unstarted)
             and not (left.starts or left.skips or left.waiting)
             and (ahead is None or ahead > now.wall)
+            and not session.handover.is_news(self._found(), now.boot)
+            and self._world.checker.is_working(self._node.name)
         )
 
     def _follow_term(self) -> None:

@@ -15,11 +15,14 @@ _GAMMA: Final = 0x9E3779B97F4A7C15
 
 
 class Dice:
-    """A seeded generator (splitmix64). ``seed``: any text; generators of different seeds are unrelated."""
+    """A seeded generator (splitmix64). ``seed``: any text; generators of different seeds are unrelated.
 
-    def __init__(self, seed: str) -> None:
+    ``state``: what comes of ``seed``, where that is known already.
+    """
+
+    def __init__(self, seed: str, state: int | None = None) -> None:
         self._seed = seed
-        self._state = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big")
+        self._state = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") if state is None else state
 
     def child(self, name: str) -> Dice:
         """A generator of its own, so that one more draw in one place changes nothing in another."""
@@ -69,13 +72,17 @@ class TimedDice(Dice):
     So a stretch of time in which nothing happens can be left out, and what follows is the same. ``clock`` says when.
     """
 
-    def __init__(self, seed: str, clock: Callable[[], float]) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: str, clock: Callable[[], float], root: int | None = None) -> None:
+        super().__init__(seed, root)
         self._root, self._clock, self._thrown = self._state, clock, -1.0
 
     def child(self, name: str) -> TimedDice:
         """See ``Dice.child``."""
         return TimedDice(f"{self._seed}/{name}", self._clock)
+
+    def first_at(self, at: float) -> TimedDice:
+        """What is thrown at another instant, from the first on."""
+        return TimedDice(self._seed, lambda: at, self._root)
 
     def bits(self) -> int:
         """64 of them."""

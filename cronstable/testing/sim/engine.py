@@ -75,7 +75,8 @@ class Signal:
             fiber.engine.soon(partial(fiber.resume, ticket, True))
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: making one then costs a third, and one is made for every wait.
+@dataclass(slots=True, eq=False)
 class Sleep:
     """Until the node's boot clock shows ``until``, or ``signal`` is set (then True is sent in)."""
 
@@ -83,7 +84,7 @@ class Sleep:
     signal: Signal | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Ask:
     """One request to the store. A ``Reply`` or a ``Refusal`` is sent in; None when nothing came until ``by`` (boot).
 
@@ -97,7 +98,7 @@ class Ask:
     watch: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Reply:
     """The store's answer."""
 
@@ -136,6 +137,24 @@ class Machine(Protocol):
         ...
 
 
+class Waiting(Protocol):
+    """What an ``ALARM`` or a ``HELD`` entry does. ``number``: of the fiber that waits."""
+
+    @property
+    def number(self) -> int:
+        """See above."""
+        ...
+
+    @property
+    def stale(self) -> bool:
+        """Something else came before: it does nothing any more."""
+        ...
+
+    def __call__(self) -> None:
+        """The wait is over."""
+        ...
+
+
 Row: TypeAlias = tuple[float, int, int, Sort, Callable[[], None]]
 """What happens at an instant: when, in which order of those at that instant, its age, what it is, what is done."""
 
@@ -157,23 +176,48 @@ class Engine:
         self._age = 0
         self._ordinal = 0
         self._steps = 0
-        self._fixed: list[float] = []
+        self._fibers = 0
+        self._fixed: list[Row] = []
 
-    def after(self, seconds: float, action: Callable[[], None], sort: Sort = Sort.STEP) -> None:
-        """Do ``action`` then."""
-        if seconds == math.inf:
-            return
-        ticks = math.ceil((self.at if seconds <= 0 else self.at + seconds) * GRID)
-        self._age += 1
-        self._ordinal += 1
-        if sort is Sort.STEP:
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do ``action`` then: it is under way until it is done."""
+        if seconds != math.inf:
             self._steps += 1
-        elif sort is Sort.FIXED:
-            heapq.heappush(self._fixed, ticks / GRID)
-        # The order is of the instant and of what was done at this one alone: skipping what came before changes none.
-        mixed = (ticks * 0x9E3779B97F4A7C15 + self._ordinal * 0xBF58476D1CE4E5B9 + self._order) & _MASK
-        order = ((mixed ^ (mixed >> 31)) * 0x94D049BB133111EB & _MASK) >> 48
-        heapq.heappush(self._heap, (ticks / GRID, order, self._age, sort, action))
+            self._ordinal += 1
+            self._put(math.ceil((self.at + max(0.0, seconds)) * GRID), self._ordinal, action, Sort.STEP)
+
+    def fix(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do ``action`` then, whatever happens before."""
+        self._ordinal += 1
+        self._put(math.ceil((self.at + max(0.0, seconds)) * GRID), self._ordinal, action, Sort.FIXED)
+
+    def hold(self, seconds: float, action: Waiting, sort: Sort = Sort.HELD) -> None:
+        """Do ``action`` then, unless it is stale by then: who waits for something has mostly got it before.
+
+        ``sort``: ``HELD`` or ``ALARM``.
+        """
+        if seconds != math.inf:
+            self._put(math.ceil((self.at + seconds) * GRID), -action.number, action, sort)
+
+    def _put(self, ticks: int, which: int, action: Callable[[], None], sort: Sort) -> None:
+        self._age += 1
+        row = (ticks / GRID, self._order_of(ticks, which), self._age, sort, action)
+        # What is fixed is kept apart: a month has hundreds of it, and all else comes and goes within seconds.
+        heapq.heappush(self._fixed if sort is Sort.FIXED else self._heap, row)
+
+    def _order_of(self, ticks: int, which: int) -> int:
+        """In which order something is done among all at its instant.
+
+        ``which``: what it is of what was begun at one instant, or of those who wait: nothing that came before tells, so
+        that leaving it out changes nothing.
+        """
+        mixed = (ticks * 0x9E3779B97F4A7C15 + which * 0xBF58476D1CE4E5B9 + self._order) & _MASK
+        return ((mixed ^ (mixed >> 31)) * 0x94D049BB133111EB & _MASK) >> 48
+
+    def number(self) -> int:
+        """One for each fiber."""
+        self._fibers += 1
+        return self._fibers
 
     def soon(self, action: Callable[[], None]) -> None:
         """Do ``action`` at this instant, after what is being done."""
@@ -181,20 +225,28 @@ class Engine:
 
     def run(self, until: float) -> None:
         """Everything up to ``until``."""
+        heap, fixed, pop, step = self._heap, self._fixed, heapq.heappop, Sort.STEP
         at_once, asked = 0, 0.0 if self.skip is not None else math.inf
-        while self._heap and self._heap[0][0] <= until and not self.halted:
-            if not self._steps and self.at >= asked and self._heap[0][0] > self.at + QUIET:
+        while not self.halted:
+            while heap and heap[0][3] is not step and heap[0][4].stale:  # type: ignore[attr-defined]  # see ``hold``
+                # Nothing happens, so no time passes either.
+                pop(heap)
+            rows = fixed if not heap or (fixed and fixed[0] < heap[0]) else heap
+            if not rows or rows[0][0] > until:
+                break
+            at = rows[0][0]
+            if not self._steps and self.at >= asked and at > self.at + QUIET:
                 assert self.skip is not None
                 asked = max(self.skip(), self.at + QUIET)
                 continue
-            at, _, _, sort, action = heapq.heappop(self._heap)
+            _, _, _, sort, action = pop(rows)
             if at == self.at:
                 at_once += 1
                 if at_once > SPINNING:
                     raise Spinning(f"something is done again and again at t={at:.3f} and no time passes")
             else:
                 self.at, self._ordinal, at_once = at, 0, 0
-            if sort is Sort.STEP:
+            if sort is step:
                 self._steps -= 1
             self.events += 1
             action()
@@ -203,26 +255,20 @@ class Engine:
 
     def next_fixed(self) -> float:
         """The next instant at which something comes whatever happens before; infinite when nothing does."""
-        while self._fixed and self._fixed[0] <= self.at:
-            heapq.heappop(self._fixed)
-        return self._fixed[0] if self._fixed else math.inf
+        return self._fixed[0][0] if self._fixed else math.inf
 
-    def leap(
-        self, to: float, move: Callable[[float, Sort, Callable[[], None]], tuple[float, Callable[[], None]] | None]
-    ) -> None:
+    def leap(self, to: float, move: Callable[[float, Sort, Waiting], tuple[float, Waiting]]) -> None:
         """Go to ``to`` at once. Nothing may be under way.
 
-        ``move`` says of what waits (but for what is fixed) when it comes and what it does then; None: never.
+        ``move`` says of all that waits, but for what is fixed, when it comes and what it does then.
         """
         rows: list[Row] = []
-        for row in self._heap:
-            at, order, age, sort, action = row
-            if sort is Sort.FIXED:
-                rows.append(row)
-            elif (moved := move(at, sort, action)) is not None:
-                rows.append((moved[0], order, age, sort, moved[1]))
+        for at, _, age, sort, action in self._heap:
+            if not action.stale:  # type: ignore[attr-defined]  # see ``hold``
+                moved, waiting = move(at, sort, action)  # type: ignore[arg-type]  # see ``hold``
+                rows.append((moved, self._order_of(int(moved * GRID), -waiting.number), age, sort, waiting))
         heapq.heapify(rows)
-        self._heap = rows
+        self._heap[:] = rows
         self.at, self._ordinal = to, 0
 
     def halt(self) -> None:
@@ -239,6 +285,11 @@ class Alarm:
         self.fiber, self.ticket, self.until, self.value = fiber, ticket, until, value
 
     @property
+    def number(self) -> int:
+        """See ``Waiting``."""
+        return self.fiber.number
+
+    @property
     def stale(self) -> bool:
         """Something else came before."""
         return self.fiber.over or self.ticket != self.fiber.ticket
@@ -246,7 +297,7 @@ class Alarm:
     def set(self) -> None:
         """See ``Engine.after``."""
         engine, machine = self.fiber.engine, self.fiber.machine
-        engine.after(max(TICK, machine.later(self.until)), self, Sort.ALARM)
+        engine.hold(max(TICK, machine.later(self.until)), self, Sort.ALARM)
 
     def __call__(self) -> None:
         """It rings."""
@@ -265,7 +316,7 @@ class Alarm:
 class Fiber:
     """One task of one process. Nothing more happens in it once it was ended."""
 
-    __slots__ = ("_send", "_steps", "engine", "machine", "over", "ticket")
+    __slots__ = ("_send", "_steps", "engine", "machine", "number", "over", "ticket")
 
     def __init__(
         self, engine: Engine, machine: Machine, steps: Steps[None], send: Callable[[Fiber, int, Ask], None]
@@ -274,6 +325,7 @@ class Fiber:
         self.machine = machine
         self._steps = steps
         self._send = send
+        self.number = engine.number()
         self.ticket = 0
         self.over = False
         engine.soon(lambda: self.resume(0, None))

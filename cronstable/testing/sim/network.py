@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from cronstable.core.clock import Seconds
-from cronstable.core.store import Held, Seen, Won
+from cronstable.core.store import Held, LeaseRecord, Seen, Won
 from cronstable.testing.memory import MemoryLease, MemoryLeaseStore
 from cronstable.testing.sim.dice import TimedDice
-from cronstable.testing.sim.engine import Ask, Engine, Fiber, Refusal, Reply, Sort
+from cronstable.testing.sim.engine import Ask, Engine, Fiber, Refusal, Reply, on_grid
 from cronstable.testing.sim.faults import How
 
 if TYPE_CHECKING:
@@ -23,12 +23,50 @@ LAG: Seconds = 2.0
 WRITES = frozenset({"acquire", "renew", "release", "append", "trim", "put_entry"})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Watcher:
-    """A request that the store holds back."""
+    """A request that the store holds back, until something changes or the watch is over: called then."""
 
     node: Node
+    fiber: Fiber
+    ticket: int
     answer: Callable[[], None]
+    done: bool = False
+
+    @property
+    def number(self) -> int:
+        """See ``Waiting``."""
+        return self.fiber.number
+
+    @property
+    def stale(self) -> bool:
+        """It was answered, or nobody waits for the answer."""
+        return self.done or self.fiber.over or self.fiber.ticket != self.ticket
+
+    def __call__(self) -> None:
+        if not self.stale:
+            self.done = True
+            self.answer()
+
+
+@dataclass(slots=True, eq=False)
+class _Expiry:
+    """A lease runs out that is not written again: its record still has this mark then."""
+
+    lease: MemoryLease
+    mark: str
+    expire: Callable[[], None]
+    number: int = 0
+
+    @property
+    def stale(self) -> bool:
+        """It was written again, or let go."""
+        record = self.lease.record
+        return record is None or record.mark != self.mark or self.lease.released
+
+    def __call__(self) -> None:
+        if not self.stale:
+            self.expire()
 
 
 class Network:
@@ -101,20 +139,16 @@ class Network:
 
     def _hold(self, fiber: Fiber, ticket: int, ask: Ask, node: Node) -> None:
         """Until something changes, or the watch is over."""
-        done = False
 
         def answer() -> None:
-            nonlocal done
-            if done or fiber.over or fiber.ticket != ticket:
-                return
-            done = True
             reply = self._commit(ask, node)
             self._seen[node.name] = self.version
             if not self.fails(node):
                 self._engine.after(self._latency(self._dice_of(node)), partial(fiber.resume, ticket, reply))
 
-        self._watchers.append(_Watcher(node, answer))
-        self._engine.after(ask.watch, answer, Sort.HELD)
+        watcher = _Watcher(node, fiber, ticket, answer)
+        self._watchers.append(watcher)
+        self._engine.hold(ask.watch, watcher)
 
     def _again(self, ask: Ask, node: Node) -> None:
         """A proxy sends it once more; nobody hears the answer."""
@@ -141,6 +175,27 @@ class Network:
             self._world.moment_landed(node, ask.operation)
         return Reply(value)
 
+    def is_watching(self, node: Node) -> bool:
+        """Whether the store holds back an answer to this node until something changes."""
+        return any(watcher.node is node and not watcher.stale for watcher in self._watchers)
+
+    def seen_at(self, sent: float, leader: Node, others: Iterable[Node]) -> float:
+        """When a renewal that leaves at ``sent`` is answered, has been seen by all others, and they watch again.
+
+        Nothing is wrong, and the others watch when it lands. What chance makes of it is known beforehand: it depends on
+        the instants alone.
+        """
+        dice = self._dice_of(leader)
+        landed = on_grid(sent + self._latency(dice.first_at(sent)))
+        last = on_grid(landed + self._latency(dice.first_at(landed)))
+        for other in others:
+            dice = self._dice_of(other)
+            at = on_grid(landed + dice.first_at(landed).between(0.0, self.poll))
+            for _ in ("the answer", "the next watch"):
+                at = on_grid(at + self._latency(dice.first_at(at)))
+            last = max(last, at)
+        return last
+
     def shows(self, number: int) -> bool:
         """Whether a record is seen: a network file system may hide a fresh one for a while."""
         return How.LAGS not in self.wrong or self.landed.get(number, -LAG) <= self._engine.at - LAG
@@ -152,21 +207,17 @@ class Network:
         watchers, self._watchers = self._watchers, []
         for watcher in sorted(watchers, key=lambda one: one.node.index):
             # A node that polls sees it at its next look, one that watches at once.
-            self._engine.after(self._dice_of(watcher.node).between(0.0, self.poll), watcher.answer)
+            self._engine.after(self._dice_of(watcher.node).between(0.0, self.poll), watcher)
 
     def _guard(self) -> None:
         """An expiring store forgets a lease that is not written again."""
         record = self.lease.record
         if self._expires_itself and record is not None:
-            mark = record.mark
-            self._engine.after(record.ttl, lambda: self._expire(mark), Sort.HELD)
+            self._engine.hold(record.ttl, _Expiry(self.lease, record.mark, partial(self._expire, record)))
 
-    def _expire(self, mark: str) -> None:
-        record = self.lease.record
-        if record is None or record.mark != mark or self.lease.released:
-            return
+    def _expire(self, record: LeaseRecord) -> None:
         if How.KEPT in self.wrong:
-            self._engine.after(0.5, lambda: self._expire(mark), Sort.HELD)
+            self._engine.hold(0.5, _Expiry(self.lease, record.mark, partial(self._expire, record)))
             return
         self._world.log("store", f"the lease of {record.holder.name} runs out")
         self.lease.delete()

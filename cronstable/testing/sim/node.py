@@ -118,6 +118,8 @@ class Process:
         self.claims: ClaimsSide | None = None
         self.lease_fiber: Fiber | None = None
         self.claims_fiber: Fiber | None = None
+        self.schedule_fiber: Fiber | None = None
+        self.retries_fiber: Fiber | None = None
         self.runs: RunsSide
 
     def start(self, steps: Steps[None]) -> Fiber:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ from cronstable.testing.sim.faults import Moment
 
 if TYPE_CHECKING:
     from cronstable.testing.sim.node import Process
+
+RETRIES_REST = 3600.0
+"""Seconds that nobody looks for retries, as long as none waits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +73,16 @@ class RunsSide:
     def next_due(self) -> EpochSeconds | None:
         """When something falls due, by this node's clock."""
         return self._agenda.next_at
+
+    def wakes(self, at: float, until: float) -> float:
+        """When its scheduler, whose wait ends at ``at``, wakes for the first time that is not before ``until``.
+
+        World seconds. Nothing is due before ``until``, so that it wakes again and again without doing anything.
+        """
+        rests = math.ceil((until - at) / LONGEST_SLEEP) if at < until else 0
+        due, now = self._agenda.next_at, self._process.now().wall
+        wakes = at + rests * LONGEST_SLEEP
+        return wakes if due is None else min(wakes, self._world.engine.at + due - now)
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
@@ -298,7 +312,7 @@ class RunsSide:
                 if ladder.waiting is not None and ladder.waiting.due <= now:
                     self._attempt(name, ladder)
             dues = [ladder.waiting.due for ladder in self._ladders.values() if ladder.waiting is not None]
-            yield Sleep(max(now + 0.001, min(dues, default=now + 3600.0)), self._retry_wake)
+            yield Sleep(max(now + 0.001, min(dues, default=now + RETRIES_REST)), self._retry_wake)
 
     def _attempt(self, name: str, ladder: Ladder) -> None:
         job = self._world.jobs[name]

@@ -4,14 +4,14 @@ A cluster in which one node leads, the others follow, nothing is due, nothing ru
 again and again: the leader renews, the others see it. Where that goes on until something is due at H, time goes on at
 once to a whole number of renewals later, shortly before H: every instant of the lease that counts from a renewal or
 from a look is as much later then. The core's machine does not tell the difference: it compares instants with one
-another and with now, and nothing else. From there to H every renewal and every look is done for real, so that also
-what chance makes of them is, at H, what it would have been.
+another and with now, and nothing else. From there to H every renewal is done for real, one at least that all have seen
+by then, so that also what chance makes of them is, at H, what it would have been. Looks at a claim log in which nothing
+changes are taken in by the machines themselves, the last one for all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, assert_never
 
 from cronstable.core import lease
@@ -20,18 +20,20 @@ from cronstable.core.lease_values import Acquire, InFlight, LeaseState, Observe,
 from cronstable.core.store import Grant, LeaseRecord, Seen
 from cronstable.core.values import replace
 from cronstable.testing.sim.dice import GRID
-from cronstable.testing.sim.engine import Alarm, Fiber, Sort, on_grid
+from cronstable.testing.sim.engine import Alarm, Fiber, Sort, Waiting, on_grid
 from cronstable.testing.sim.faults import Moment
+from cronstable.testing.sim.runs import RETRIES_REST
 
 if TYPE_CHECKING:
     from cronstable.testing.sim.node import Node, Process
     from cronstable.testing.sim.world import World
 
-ROUNDS: Final = 1
-"""Renewals that are done for real before something happens: once all have seen one nothing of what was before is left.
-"""
-AGAIN: Seconds = 1.0
-"""When it is looked again whether a stretch can be left out."""
+SHORTEST: Final[Seconds] = 4.0
+"""Leaving out less than this costs as much as it saves."""
+SETTLED: Final[Seconds] = 1.5
+"""A look was answered by then, however long its ways to the store and back took."""
+TRIES: Final = 4
+"""So many renewals are considered for the first one that is done for real."""
 
 
 def later(state: LeaseState, by: Seconds) -> LeaseState:
@@ -90,18 +92,16 @@ class Skipper:
     def skip(self) -> float:
         """Go to shortly before what happens next, if nothing does until then; see ``Engine.skip``."""
         at = self._world.engine.at
-        ahead = self._ahead()
-        if ahead <= at + 2 * AGAIN:
-            return ahead
+        if any(not process.runs.is_idle for process in self._processes()):
+            return at
         leader = self._leader() if self._is_calm() else None
         period = self._period(leader) if leader is not None else 0.0
         if leader is None or not period:
-            return at + AGAIN
-        runway = max(ROUNDS * period + self._world.network.poll, self._world.idle) + AGAIN
-        rounds = math.floor((ahead - runway - at) / period)
-        if rounds < 1:
-            return ahead
-        self._leave_out(leader, rounds * period)
+            return at
+        ahead = self._ahead()
+        rounds = self._rounds(leader, period, ahead)
+        if rounds * period >= SHORTEST:
+            self._leave_out(leader, rounds * period)
         return ahead
 
     # -- whether ------------------------------------------------------------------------------------------------------
@@ -114,7 +114,34 @@ class Skipper:
             due = process.runs.next_due()
             if due is not None:
                 ahead = min(ahead, world.engine.at + due - process.now().wall)
+            claimed = process.claims.next_at() if process.claims is not None else None
+            if claimed is not None:
+                ahead = min(ahead, world.engine.at + claimed - process.now().wall)
         return ahead
+
+    def _rounds(self, leader: Node, period: Seconds, ahead: float) -> int:
+        """How many renewals can be left out, so that all have seen the next one when something happens."""
+        world, process = self._world, leader.process
+        assert process is not None
+        assert process.lease is not None
+        assert process.claims is not None
+        boot, next_at = process.now().boot, process.lease.state.next_at
+        others = [one.node for one in self._processes() if one is not process]
+        first = world.engine.at + next_at - boot
+        most = math.floor((ahead - first) / period)
+        for rounds in range(most, max(0, most - TRIES), -1):
+            sent, to = first + rounds * period, boot + rounds * period
+            look = process.claims.last_look(to)
+            if (
+                # The last one that is left out must not be under way when the first real one lands, ...
+                world.network.seen_at(sent - period, leader, others) < sent
+                # ... which is all that is remembered of renewals when something happens, ...
+                and world.network.seen_at(sent, leader, others) < ahead
+                # ... and nor may the last look that is left out be under way then.
+                and (look <= boot or look + SETTLED < to + ahead - world.engine.at - rounds * period)
+            ):
+                return rounds
+        return 0
 
     def _processes(self) -> list[Process]:
         return [node.process for node in self._world.nodes if node.process is not None]
@@ -127,7 +154,7 @@ class Skipper:
         for node in world.nodes:
             if node.cut or node.halted or not node.clock.runs_true or node.clock.error(world.engine.at):
                 return False
-        return all(not process.stopping and process.runs.is_idle for process in self._processes())
+        return not any(process.stopping for process in self._processes())
 
     def _leader(self) -> Node | None:
         """The one that leads, when it and all others have settled."""
@@ -165,7 +192,9 @@ class Skipper:
             and not (state.failures or state.retry_due or state.rekey or state.vacant or state.doubt)
             and state.standing is not None
             and state.standing.record.holder == leader.lease.state.me
-            and (state.in_flight is None or isinstance(state.in_flight.request, Observe))
+            and state.in_flight is not None
+            and isinstance(state.in_flight.request, Observe)
+            and self._world.network.is_watching(process.node)
             and process.claims.is_idle()
         )
 
@@ -189,37 +218,47 @@ class Skipper:
     def _leave_out(self, leader: Node, by: Seconds) -> None:
         world = self._world
         to = world.engine.at + by
-        shifting: dict[Fiber, Process] = {}
-        looking: dict[Fiber, Process] = {}
+        fibers: dict[Fiber | None, Process] = {}
         for process in self._processes():
             assert process.lease is not None
+            assert process.claims is not None
+            if process.node is leader:
+                process.lease.renewals = tuple(at + by for at in process.lease.renewals)
+                process.claims.pass_over_looks(process.now().boot + by)
             state = process.lease.state
             # Until when it asked to be left out is an instant of its own, and comes when it comes.
             process.lease.state = replace(later(state, by), abstain_until=state.abstain_until)
-            if process.node is leader:
-                process.lease.renewals = tuple(at + by for at in process.lease.renewals)
-            if process.lease_fiber is not None:
-                shifting[process.lease_fiber] = process
-            if process.claims_fiber is not None:
-                looking[process.claims_fiber] = process
+            own = (process.lease_fiber, process.claims_fiber, process.schedule_fiber, process.retries_fiber)
+            fibers |= dict.fromkeys(own, process)
         held = world.network.lease
         assert held.record is not None
         held.record = _record(held.record, by)
         world.checker.skipped(leader.name, by)
         world.log("world", f"nothing happens for {by:.3f} s")
 
-        def move(at: float, sort: Sort, alarm: Callable[[], None]) -> tuple[float, Callable[[], None]] | None:
+        def move(at: float, sort: Sort, waiting: Waiting) -> tuple[float, Waiting]:
             if sort is Sort.HELD:
-                return at + by, alarm
-            assert isinstance(alarm, Alarm)
-            if alarm.stale:
-                return None
-            if alarm.fiber in shifting:
-                return at + by, Alarm(alarm.fiber, alarm.ticket, alarm.until + by, alarm.value)
-            process = looking.get(alarm.fiber)
-            if process is not None and process.claims is not None:
-                boot = process.now().boot + by
-                return on_grid(to + process.claims.next_look(boot) - boot), alarm
-            return max(at, to), alarm
+                return at + by, waiting
+            assert isinstance(waiting, Alarm)
+            process = fibers.get(waiting.fiber)
+            if process is None:
+                moved = max(at, to)
+            elif waiting.fiber is process.lease_fiber:
+                moved = at + by
+            elif waiting.fiber is process.claims_fiber:
+                moved = self._next_look(process, by)
+            elif waiting.fiber is process.schedule_fiber:
+                moved = process.runs.wakes(at, to)
+            else:
+                moved = at + (math.ceil((to - at) / RETRIES_REST) * RETRIES_REST if at < to else 0.0)
+            return moved, Alarm(waiting.fiber, waiting.ticket, waiting.until + moved - at, waiting.value)
 
         world.engine.leap(to, move)
+
+    def _next_look(self, process: Process, by: Seconds) -> float:
+        """When the claims of a process are looked at next: at its fixed instants, and by a leader when one is due."""
+        assert process.claims is not None
+        now, at = process.now(), self._world.engine.at
+        boot = now.boot + by
+        look, due = at + by + process.claims.next_look(boot) - boot, process.claims.next_at()
+        return on_grid(look if due is None else min(look, at + due - now.wall))

@@ -16,7 +16,7 @@ from cronstable.testing.memory import MemoryLeaseStore
 from cronstable.testing.sim.checker import Checker, Counts, Violation
 from cronstable.testing.sim.claims import ClaimsSide
 from cronstable.testing.sim.dice import Dice, TimedDice
-from cronstable.testing.sim.engine import Ask, Engine, Fiber, Sort, Steps, pause
+from cronstable.testing.sim.engine import Ask, Engine, Fiber, Steps, pause
 from cronstable.testing.sim.faults import Fault, How, Kind, Moment, Weather, draw
 from cronstable.testing.sim.flavour import FLAVOURS, Flavour
 from cronstable.testing.sim.network import Network
@@ -264,7 +264,7 @@ class World:
 
     def _later(self, seconds: Seconds, action: Callable[[], None]) -> None:
         """What comes whatever the nodes do meanwhile."""
-        self.engine.after(seconds, action, Sort.FIXED)
+        self.engine.fix(seconds, action)
 
     def _halt(self, node: Node, fault: Fault) -> None:
         node.halted[fault.how] = node.halted.get(fault.how, 0) + 1
@@ -319,8 +319,8 @@ class World:
             process.claims = ClaimsSide(process, process.lease)
             process.lease_fiber = process.start(process.lease.run())
             process.claims_fiber = process.start(process.claims.run())
-        process.start(process.runs.schedule())
-        process.start(process.runs.retries())
+        process.schedule_fiber = process.start(process.runs.schedule())
+        process.retries_fiber = process.start(process.runs.retries())
 
     def _wind_down(self, process: Process, down: Seconds) -> Steps[None]:
         """The stop order of DESIGN 3: stop starting, release, drain, exit."""
