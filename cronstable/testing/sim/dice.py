@@ -80,9 +80,9 @@ class TimedDice(Dice):
         """See ``Dice.child``."""
         return TimedDice(f"{self._seed}/{name}", self._clock)
 
-    def first_at(self, at: float) -> TimedDice:
-        """What is thrown at another instant, from the first on."""
-        return TimedDice(self._seed, lambda: at, self._root)
+    def by(self, clock: Callable[[], float]) -> TimedDice:
+        """The same dice by another clock: what they show at other instants."""
+        return TimedDice(self._seed, clock, self._root)
 
     def bits(self) -> int:
         """64 of them."""

@@ -185,16 +185,18 @@ class Network:
         Nothing is wrong, and the others watch when it lands. What chance makes of it is known beforehand: it depends on
         the instants alone.
         """
-        dice = self._dice_of(leader)
-        landed = on_grid(sent + self._latency(dice.first_at(sent)))
-        last = on_grid(landed + self._latency(dice.first_at(landed)))
-        for other in others:
-            dice = self._dice_of(other)
-            at = on_grid(landed + dice.first_at(landed).between(0.0, self.poll))
-            for _ in ("the answer", "the next watch"):
-                at = on_grid(at + self._latency(dice.first_at(at)))
-            last = max(last, at)
-        return last
+        landed = on_grid(sent + self._latency(self._dice_of(leader).by(lambda: sent)))
+        last = on_grid(landed + self._latency(self._dice_of(leader).by(lambda: landed)))
+        return max((last, *(self._watches_again(landed, other) for other in others)))
+
+    def _watches_again(self, landed: float, node: Node) -> float:
+        at = landed
+        # Two throws at one instant are two numbers, as they are when it comes to that.
+        dice = self._dice_of(node).by(lambda: at)
+        at = on_grid(at + dice.between(0.0, self.poll))
+        for _ in ("the answer", "the next watch"):
+            at = on_grid(at + self._latency(dice))
+        return at
 
     def shows(self, number: int) -> bool:
         """Whether a record is seen: a network file system may hide a fresh one for a while."""

@@ -136,7 +136,7 @@ class Skipper:
                 # The last one that is left out must not be under way when the first real one lands, ...
                 world.network.seen_at(sent - period, leader, others) < sent
                 # ... which is all that is remembered of renewals when something happens, ...
-                and world.network.seen_at(sent, leader, others) < ahead
+                and world.network.seen_at(sent, leader, others) < min(ahead, sent + period)
                 # ... and nor may the last look that is left out be under way then.
                 and (look <= boot or look + SETTLED < to + ahead - world.engine.at - rounds * period)
             ):

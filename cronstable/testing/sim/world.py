@@ -118,12 +118,12 @@ class World:
         self.run_seconds, self.failing = setup.run_seconds, setup.failing
         self.idle = 5.0 if setup.coarse else 0.0
         self.watch = self.flavour.timing.watch
+        poll = self.flavour.timing.poll if self.flavour.polls else 0.0
         if setup.coarse:
-            # Longer than from one renewal to the next, so that a steady watch always ends with news.
-            self.watch = 1.5 * self.flavour.timing.renew_every
+            # Longer than from one renewal to when the next is seen, so that a steady watch always ends with news.
+            self.watch = 1.5 * self.flavour.timing.renew_every + poll
         self.lines: list[str] = []
         self.checker = Checker(self)
-        poll = self.flavour.timing.poll if self.flavour.polls else 0.0
         self.network = Network(self, self.engine, expires_itself=self.flavour.expires_itself, poll=poll)
         self.nodes = [Node(self, index) for index in range(setup.nodes)]
         self._armed: list[tuple[Fault, Seconds]] = []

@@ -52,3 +52,14 @@ def test_an_entry_that_changes_again_is_looked_at_often_again() -> None:
     looks(handover, 160.0, 6, [SAID.replace(b'"1"', b'"2"')])
     assert not handover.is_quiet(166.0)
     assert handover.is_look_due(166.0 + LOOK_OFTEN)
+
+
+def test_what_others_say_is_news_until_it_was_read() -> None:
+    handover = Handover("me", TTL)
+    handover.begin(100.0)
+    assert handover.is_news([SAID], 100.0)
+    handover.looked([SAID], 100.0, 100.0)
+    assert not handover.is_news([SAID], 101.0)
+    assert not handover.is_news([SAID, b"nothing that can be read"], 101.0)
+    assert handover.is_news([SAID.replace(b'"1"', b'"2"')], 102.0)
+    assert handover.is_news([], 102.0)
