@@ -333,6 +333,9 @@ def _work(state: ClaimState, term: Term, event: Ready, now: Instant) -> Result:
         return state, (Spawn(waiting),)
     if _behind(state.ledger, now):
         return _stand_down(state, term, now)
+    if not (state.ledger.unstarted or event.wants.starts or event.wants.skips or _must_flush(state, event.wants, now)):
+        # As most of the time: nobody's claim waits, and nothing is wanted.
+        return state, ()
     starts, skips = _leftovers(state, term, event.wants)
     told = _told(state, event.wants)
     wanted, refused = _claimable(state.ledger, event.wants.starts, now)

@@ -104,6 +104,11 @@ class Horizon:
         """When the next occurrence falls due that was not due at the last look."""
         return self._heap[0][0] if self._heap else None
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is due, and nothing left the window that is to be told."""
+        return not (self._aged or any(self._due.values()))
+
     def load(self, jobs: Iterable[Claimable], wall: float) -> None:
         """Take over a job set. Nothing is owed any more for a job that is gone (claims.md 13)."""
         self._jobs = {job.name: job for job in jobs}
@@ -207,6 +212,9 @@ def sweep(
     ``opened_at``: wall seconds at which this term was opened; what fell due before is late.
     """
     horizon.advance(wall)
+    if horizon.is_empty:
+        horizon.keep(())
+        return Wants(rerun=rules.rerun)
     starts: list[tuple[bool, EpochSeconds, int, Start]] = []
     skips: list[Skip] = []
     for job, due in horizon.undecided(ledger, known, wall):
