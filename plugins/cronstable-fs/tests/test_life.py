@@ -383,6 +383,27 @@ def test_what_the_dead_left_is_tidied_up_and_the_living_and_the_named_stay(share
     assert later.observe() == Vacant(grant.fence)
 
 
+def test_something_foreign_among_the_signs_is_left_aside(share: Any) -> None:
+    a, b = share.mortal("a"), share.mortal("b")
+    place = share.root / "default" / "life" / "cluster%2Fleader"
+    (place / "0123456789ab").mkdir(parents=True)
+    (place / "notes").write_text("mine")
+    os.mkfifo(place / "0123456789ac")
+    grant = a.win()
+    a.disk.die()
+    assert b.observe() == Vacant(grant.fence)
+    assert share.signs() == ["0123456789ab", "notes"]
+
+
+def test_a_pipe_in_the_place_of_a_sign_holds_up_nobody(share: Any) -> None:
+    a, b = share.mortal("a"), share.mortal("b")
+    a.win()
+    path = life(share)
+    path.unlink()
+    os.mkfifo(path)
+    assert isinstance(b.observe(), Seen)
+
+
 def test_who_tidies_up_between_the_making_and_the_locking_of_a_sign_does_no_harm(share: Any) -> None:
     """At each call of the making: then there is no sign, or one that is true."""
     for step in range(1, 25):

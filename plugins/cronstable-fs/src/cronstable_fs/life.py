@@ -176,7 +176,8 @@ class SignsOfLife:
     def _remove_if_free(self, path: str) -> None:
         try:
             fd = self._fs.open(path, os.O_RDWR)
-        except FileNotFoundError:
+        except OSError:
+            # Gone meanwhile, or something foreign: what cannot be opened is no reason to do without a sign.
             return
         try:
             if self._fs.lock(fd):
