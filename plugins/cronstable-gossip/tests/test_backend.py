@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 from cronstable_gossip.wire import Caller, Reply
 
@@ -53,6 +54,36 @@ def test_an_answer_that_is_none_makes_its_peer_unreachable_and_nothing_else(
         await led(c)
 
     assert cluster(story).double == []
+
+
+def test_a_peer_whose_connection_is_reset_is_asked_once_more_and_then_at_its_usual_time(cluster: Play) -> None:
+    """The kernel of a process that is killed may take a connection and reset it before it refuses the next."""
+    asked: list[float] = []
+
+    class Resetting:
+        def peer(self, caller: Caller) -> Reply:
+            if caller.instance_id == first[0]:
+                asked.append(anyio.current_time())
+            raise ConnectionResetError("reset")
+
+        def take(self, body: bytes) -> bool:
+            return True
+
+    first: list[str] = []
+
+    async def story(c: Any) -> None:
+        await led(c)
+        await c.pause(2)
+        first.append(c.members["a"].election._node.me.instance_id)
+        await c.stop("c")
+        c.network.open["c"] = Resetting()
+        await c.pause(4)
+        await led(c)
+
+    assert cluster(story).double == []
+    once, again, later, *_ = asked
+    assert again - once < 0.15, "a tenth of an interval"
+    assert 0.8 < later - again < 1.1
 
 
 def test_a_repeated_answer_is_held_against_the_live_job_set(cluster: Play) -> None:

@@ -260,6 +260,9 @@ class GossipElection:
             outcome = Failed(str(error), sent, refused=True)
         except (OSError, BadReport) as error:
             outcome = Failed(str(error) or type(error).__name__, sent)
+            if isinstance(error, ConnectionError) and self._node.peers[index].fresh:
+                # A process that is killed may reset the first connection that comes after, and refuse only the next.
+                self._wake_in(index, sent + self._timing.fast - self._now())
         self._node.adopt(self._context.job_set_id())
         if self._node.polled(index, outcome, self._now()):
             self._ask_everybody(but=index)

@@ -291,7 +291,7 @@ def _translated() -> Iterator[None]:
         raise
     except ssl.SSLError as error:
         why = str(error) or type(error).__name__
-        raise OSError(why) if isinstance(error, _CUT_OFF) else Untrusted(why) from error
+        raise ConnectionError(why) if isinstance(error, _CUT_OFF) else Untrusted(why) from error
 
 
 _CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)

@@ -75,6 +75,7 @@ class Node:
         self._concluded: tuple[int, str] | None = None
         self._settled = False
         self._last_beat = now
+        self._eldest: tuple[tuple[Peer, ...], float, float] | None = None
         self._valid_from = float("-inf")
         self._owners: frozenset[str] = frozenset()
         self._owners_since = now
@@ -236,9 +237,7 @@ class Node:
         if peer.is_self:
             return False
         report = peer.report
-        if peer.may_lead and not peer.fresh and not peer.refused:
-            # Whoever is elected waits for as long as we say that we do. A process that is killed may reset the first
-            # connection that comes after, and refuse only the second.
+        if self._wants and (peer.may_lead and not peer.fresh and not peer.refused):
             return True
         if report is None:
             return False
@@ -276,14 +275,20 @@ class Node:
         """This view is doubted: the loop stood still and not everybody was asked again, or evidence is too old."""
         if now - self._last_beat > self._timing.lag:
             return True
-        for peer in self.peers:
-            if not peer.fresh or peer.is_self:
-                continue
-            if peer.sent is None or peer.sent < self._valid_from:
-                return True
-            if peer.evidence is not None and now - peer.evidence > self._timing.patience:
-                return True
-        return False
+        sent, evidence = self._oldest()
+        return sent < self._valid_from or now - evidence > self._timing.patience
+
+    def _oldest(self) -> tuple[float, float]:
+        """When the least recent questions left, the last to each peer and the last that it answered.
+
+        Found once for what is known of the peers: each question and each answer looks at it several times.
+        """
+        if self._eldest is None or self._eldest[0] is not self.peers:
+            known = [peer for peer in self.peers if peer.fresh and not peer.is_self]
+            sent = min((peer.sent or float("-inf") for peer in known), default=float("inf"))
+            evidence = min((peer.evidence for peer in known if peer.evidence is not None), default=float("inf"))
+            self._eldest = (self.peers, sent, evidence)
+        return self._eldest[1:]
 
     def asked_since(self, moment: float) -> bool:
         """Every peer that there was news of has been asked again since."""
