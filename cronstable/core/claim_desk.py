@@ -150,6 +150,9 @@ class Desk:
             session.swept_at = now.boot
             for lost in left.lost:
                 self._due.pop(lost, None)
+        if not (left.starts or left.skips or left.lost):
+            session.left = left
+            return replace(left, begun=session.handover.started, settled=session.handover.is_settled)
         session.left = replace(left, starts=left.starts[CHUNK:], skips=left.skips[SKIPS:], lost=())
         waiting = [start.at for start in session.left.starts if start.attempt == 0]
         waiting += [skip.at for skip in session.left.skips]
