@@ -20,7 +20,7 @@ CHUNK: Final = 56
 """Claims in one append, at most: what a crash between claim and spawn can lose (claims.md 6).
 
 1,000 jobs of one instant are 18 appends, one more that says what was started last, and now and then a trim: 20 writes
-at most (decision 0046).
+at most (decision 0044).
 """
 SKIPS: Final = 150
 """Skips and started ids in one append, at most: they cost room in the record, and nothing when they are lost."""

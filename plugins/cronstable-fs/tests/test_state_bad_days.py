@@ -197,7 +197,8 @@ def test_a_directory_that_another_host_made_at_the_same_moment_is_no_failure(ben
 
 def test_a_file_that_another_host_made_at_the_same_moment_is_opened(bench: Bench) -> None:
     bench.open()
-    real, told = bench.node.disk.real.open, list[str]()
+    real: Callable[[str, int, int], int] = bench.node.disk.real.open
+    told: list[str] = []
 
     def raced(path: str, flags: int, mode: int = 0o600) -> int:
         fd = real(path, flags, mode)
@@ -217,7 +218,8 @@ def test_a_file_that_another_host_made_at_the_same_moment_is_opened(bench: Bench
 @pytest.mark.parametrize("removed", [True, False], ids=["removed-again", "says-so-always"])
 def test_a_file_that_exists_and_does_not_is_tried_a_few_times(bench: Bench, removed: bool) -> None:
     bench.open()
-    real, times = bench.node.disk.real.open, iter(range(99))
+    real: Callable[[str, int, int], int] = bench.node.disk.real.open
+    times = iter(range(99))
 
     def raced(path: str, flags: int, mode: int = 0o600) -> int:
         if not path.endswith("d.lock"):
