@@ -63,6 +63,9 @@ FLUSH_AFTER: Final = 5.0
 do not wait: what a successor does not read about, it starts again."""
 GATHER: Final = 0.25
 """Seconds that these wait all the same while more processes of their chunk are being made, which is said with them."""
+STILL_LANDS: Final = 30.0
+"""Seconds after which an append that was not answered has landed or never will. Until then no other one is tried in its
+place; after that, one without claims is, which makes room in a log that has none."""
 ALLOWANCE: Final = 5
 """Seconds that clocks of two nodes may be apart without harm when a log begins (claims.md 8)."""
 BEHIND: Final = 2 * ALLOWANCE
@@ -110,9 +113,12 @@ def unspawned(state: ClaimState) -> tuple[Claim, ...]:
 def give_back(state: ClaimState) -> tuple[ClaimState, tuple[str, ...]]:
     """For a stopping process: forget what was won and not spawned, and hand its ids to whoever leads next.
 
-    From here on none of them may be spawned. An append whose fate is unknown is given up with its starts.
+    From here on none of them may be spawned. The ids of an append whose fate is unknown are among them: should it
+    stand there, its starts are not lost, and else nobody finds what they name.
     """
-    ids = _given_up(state)
+    flight = state.flight
+    unknown = tuple(flight.record.run_id(index) for index in range(len(flight.record.starts))) if flight else ()
+    ids = _given_up(state) + unknown
     return replace(state, term=None, flight=None, pending=(), returning=()), ids
 
 
@@ -173,8 +179,10 @@ def _ready(state: ClaimState, event: Ready, now: Instant) -> Result:
     term = state.term
     if term is None:
         return state, ()
-    if state.flight is not None:
-        return state, (Append(state.flight.number, state.flight.data),)
+    if (flight := state.flight) is not None:
+        if flight.doubted_at is None:
+            state = replace(state, flight=replace(flight, doubted_at=now.boot))
+        return state, (Append(flight.number, flight.data),)
     match term.phase:
         case Phase.OVER:
             return state, ()
@@ -472,6 +480,9 @@ def _answered(state: ClaimState, event: Answer, now: Instant) -> Result:
             return replace(state, flight=None, term=replace(term, phase=Phase.OVER)), (refused,)
         case Full(at):
             alarm = Alarm("log-full", "the claim log has no room: nothing is started until it has")
+            if flight.doubted_at is not None and now.boot < flight.doubted_at + STILL_LANDS:
+                # That there is no room now says nothing about what was sent while there was (claims.md 3).
+                return replace(state, full=True, store_at=_later(state.store_at, at)), (alarm,)
             state = replace(state, flight=None, full=True, store_at=_later(state.store_at, at))
             return state, (Refused(flight.record.starts, Reason.LOG_FULL), alarm)
         case Unknown():

@@ -207,11 +207,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """The append under way: the same number and bytes until it is settled (claims.md 3)."""
+    """The append under way: the same number and bytes until it is settled (claims.md 3).
+
+    ``doubted_at``: boot instant at which it was first sent again for want of an answer: it may stand there.
+    """
 
     number: int
     record: Record
     data: bytes
+    doubted_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -406,7 +406,7 @@ class ClaimsDriver:
                 for command in session.feed(Answer(appended), self._clock.now()):
                     if isinstance(command, Logged):
                         self._skipped(command.skips)
-                if isinstance(appended, Unknown):
+                if isinstance(appended, Unknown | Full):
                     await self._clock.sleep(PAUSE)
             if session.term is not None:
                 await bound.entries.leave()

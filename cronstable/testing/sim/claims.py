@@ -396,7 +396,7 @@ class ClaimsSide:
             for command in session.feed(Answer(appended), self._process.now()):
                 if isinstance(command, Logged):
                     self._skipped(command.skips)
-            if isinstance(appended, Unknown):
+            if isinstance(appended, Unknown | Full):
                 yield from pause(self._node, PAUSE)
         if session.term is not None:
             yield from self.entries.leave()

@@ -160,6 +160,14 @@ def test_a_full_disk_is_full_and_the_next_append_works(share: Any, fail_at: Any,
     assert isinstance(case.append(), Won)
 
 
+def test_a_full_disk_does_not_hide_what_stands_there_already(share: Any, run: Any) -> None:
+    case = Case(share, run)
+    assert isinstance(case.append(), Won)
+    case.a.disk.before = lambda n, name: _no_room() if name == "write" else None
+    assert isinstance(case.append(), Won)
+    assert case.standing() == RECORD
+
+
 def _no_room() -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -52,7 +52,7 @@ from cronstable.core.claim_values import (
 )
 from cronstable.core.clock import Instant
 from cronstable.core.schedule import Schedule
-from cronstable.core.store import Appended, Fenced, Span, Taken, Unknown, Won
+from cronstable.core.store import Appended, Fenced, Full, Span, Taken, Unknown, Won
 from cronstable.core.sweep import Claimable, Horizon, Local, Rules
 
 WINDOW = 60.0
@@ -88,6 +88,7 @@ class Options:
     clocks: bool = True
     clones: bool = True
     lost: float = 0.2
+    full: float = 0.05
     stale: float = 0.2
     rerun: bool = False
     pauses: bool = True
@@ -198,6 +199,9 @@ class World:
         if fate < self.options.lost:
             self.late.append((node.term, number, data))
             return Answer(Unknown("late"))
+        if fate < self.options.lost + self.options.full:
+            # A store may find that it has no room before it finds that it has the record.
+            return Answer(Full(self.t))
         return Answer(self.commit(node.term, number, data))
 
     def look(self) -> Looked:
@@ -310,12 +314,12 @@ class World:
         node.spawning.clear()
         flight = node.state.flight
         node.state, ids = give_back(node.state)
-        if flight is not None:
-            self.lost_claims += len(flight.record.starts)
         node.alive = False
         if node.term == self.term and self.holder == node.name:
             self.until = self.t
             self.returned = ids
+        elif flight is not None:
+            self.lost_claims += len(flight.record.starts)
 
     def clone(self, node: Node) -> None:
         """A second machine that wakes up with the same memory; not while it owes something to one process alone."""
