@@ -23,7 +23,7 @@ class SystemClock:
 
     async def sleep(self, seconds: Seconds) -> None:
         """Sleep on the event loop's clock, which stands still during suspend: callers re-read the clock after."""
-        if seconds <= 0:
+        if not seconds > 0:  # so that a NaN is none either: among the loop's timers it would be before and after all
             await asyncio.sleep(0)
             return
         # By hand, and not by anyio: it asks each time for the backend that runs, and this is what an idle daemon does.

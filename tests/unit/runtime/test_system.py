@@ -37,6 +37,15 @@ def test_no_sleep_at_all_still_lets_others_run(seconds: float) -> None:
     assert run_virtual(scene) == (["other", "sleeper"], 0.0)
 
 
+def test_a_sleep_of_no_number_is_over_at_once_and_waits_for_no_timer_of_another() -> None:
+    async def scene() -> float:
+        asyncio.get_running_loop().call_later(5.0, list)
+        await SystemClock().sleep(float("nan"))
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(scene) == 0.0
+
+
 def test_a_sleep_that_is_cancelled_leaves_no_timer_behind() -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
