@@ -53,7 +53,8 @@ class Sender:
         """
         if not plain(request):
             return web.Response(body=kept.body, headers=kept.headers)
-        self.repeats.learn(request, again)
+        if "If-None-Match" not in request.headers:  # else it has what it names some day, and 304 is the answer
+            self.repeats.learn(request, again)
         return self._ready(kept)
 
     def _ready(self, kept: Kept) -> Ready:

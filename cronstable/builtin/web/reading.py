@@ -121,13 +121,16 @@ class Reading:
         rendered = await self._jobs[words].render(self._site.host.snapshot(), self._site.wall())
         if matches(request, rendered.etag):
             return web.Response(status=304, headers={"ETag": rendered.etag, "Vary": "Accept-Encoding"})
-        if len(rendered.kept.body) < GZIP_FROM or not accepts_gzip(request):
-            return self._site.kept(request, rendered.kept, lambda: self._jobs_again(words, packed=False))
-        packed = await self._compressed(rendered, words)
-        return self._site.kept(request, packed, lambda: self._jobs_again(words, packed=True))
+        packed = accepts_gzip(request)
+        small = len(rendered.kept.body) < GZIP_FROM
+        kept = await self._compressed(rendered, words) if packed and not small else rendered.kept
+        return self._site.kept(request, kept, lambda: self._jobs_again(words, packed=packed))
 
     def _jobs_again(self, words: bool, *, packed: bool) -> Kept | None:
-        """The list in one of its forms, when it was made a moment ago."""
+        """The list for who takes it ``packed`` or who does not, when it was made a moment ago.
+
+        It may have passed the size from which it is packed since it was asked for first.
+        """
         fresh = self._jobs[words].fresh(self._site.host.snapshot(), self._site.wall())
         if fresh is None or not packed or len(fresh.kept.body) < GZIP_FROM:
             return None if fresh is None else fresh.kept

@@ -397,3 +397,31 @@ def test_so_many_requests_are_remembered_and_none_that_is_very_long(wire: Wire, 
     wire.first(get("/" + "x" * LONGEST))
     wire.first(get(f"/{MOST}"))
     assert list(service.known) == [get(f"/{n}") for n in range(1, MOST + 1)]
+
+
+async def test_who_has_a_tag_that_comes_back_is_told_so(serve: Any, host: Any, make_job: Any, talks: Any) -> None:
+    host.add(make_job("a"))
+    before = host.state
+    async with serve() as call:
+        talk = await talks(call)
+        etag = (await talk(get("/jobs")))[1]["etag"]
+        asked = get("/jobs", f"If-None-Match: {etag}")
+        host.add(make_job("b"))
+        changed = [(await talk(asked))[0] for _ in range(3)]
+        host.state = before
+        assert (await talk(get("/jobs")))[1]["etag"] == etag
+        assert (changed, (await talk(asked))[0]) == ([200] * 3, 304)
+
+
+async def test_a_list_that_outgrew_the_size_from_which_it_is_packed_is_packed(
+    serve: Any, host: Any, make_job: Any, talks: Any
+) -> None:
+    asked = get("/jobs", "Accept-Encoding: gzip")
+    async with serve() as call:
+        talk = await talks(call)
+        assert [(await talk(asked))[1].get("content-encoding") for _ in range(2)] == [None] * 2
+        host.add(*(make_job(f"job {n}") for n in range(50)))
+        plain = await talk(get("/jobs"))
+        packed = [await talk(asked) for _ in range(3)]
+    assert [headers.get("content-encoding") for _, headers, _ in packed] == ["gzip"] * 3
+    assert gzip.decompress(packed[0][2]) == plain[2]
