@@ -140,9 +140,11 @@ class Listeners:
         return _Open(await loop.create_server(self._connection, sock=sock, backlog=BACKLOG), inode)
 
     def _connection(self) -> asyncio.Protocol:
+        if self._repeats.ended:  # accepted before the listener was closed; it is refused when it is made
+            return self._repeats.before(asyncio.Protocol)
         server = self._runner.server
         if server is None:
-            raise RuntimeError("a connection came before the server was set up or after its end")
+            raise RuntimeError("a connection came before the server was set up")
         return self._repeats.before(server)
 
     async def _load_tls(self, tls: Tls) -> LoadedTls:

@@ -12,6 +12,7 @@ requests at once, a request in pieces), that connection is the library's for the
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from cronstable.builtin.web.kept import Kept
 
 MOST: Final = 64
-"""Requests that are remembered; then the oldest is forgotten."""
+"""Requests that are remembered; then the one that was not asked for longest is forgotten."""
 LONGEST: Final = 4096
 """Bytes of a request that is remembered."""
 RENEWED: Final[Seconds] = 10.0
@@ -68,21 +69,32 @@ class Repeats:
         self.log = host.log
         self.contexts = contexts
         self.pack = pack
-        self.known: dict[bytes, Again] = {}
+        self.known: OrderedDict[bytes, Again] = OrderedDict()
+        self.ended = False
         self.connections: dict[asyncio.Protocol, Connection] = {}
 
     def before(self, make: Callable[[], asyncio.Protocol]) -> Connection:
         """A new connection, in front of what the library makes for it."""
         return Connection(self, make())
 
+    def end(self) -> None:
+        """The service is over: nothing is answered here any more, and who comes now is sent away.
+
+        The library ends the connections that it has, and does not know of one that is accepted but not made yet, which
+        takes a handshake over TLS. Whoever was in one would be served for good, by what the tokens were before.
+        """
+        self.ended = True
+        self.known.clear()
+
     def learn(self, request: web.BaseRequest, again: Again) -> None:
         """Remember what a plain request asks for. It is being answered, so whoever sends these bytes may ask it."""
         connection = self.connections.get(request.protocol)
-        if connection is None or not 0 < len(connection.piece) <= LONGEST or not whole(connection.piece):
+        if self.ended or connection is None or not 0 < len(connection.piece) <= LONGEST or not whole(connection.piece):
             return
-        if connection.piece not in self.known and len(self.known) >= MOST:
-            del self.known[next(iter(self.known))]
         self.known[connection.piece] = again
+        self.known.move_to_end(connection.piece)
+        if len(self.known) > MOST:
+            self.known.popitem(last=False)
 
     def settled(self, request: web.BaseRequest) -> None:
         """Note that a plain request has its answer: where only this one was sent, the next begins."""
@@ -108,8 +120,12 @@ class Connection(asyncio.Protocol):
         self.piece = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand on."""
+        """Hand on; after the end of the service, hang up, and the library never hears of it."""
         if isinstance(transport, asyncio.Transport):
+            if self._repeats.ended:
+                self._inner = asyncio.Protocol()
+                transport.abort()
+                return
             self._transport = transport
             self._repeats.connections[self._inner] = self
         self._inner.connection_made(transport)
@@ -137,15 +153,21 @@ class Connection(asyncio.Protocol):
         self._inner.resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Answer a request that is known, hand on anything else."""
+        """Answer a request that is known, hand on anything else.
+
+        A deadline that runs goes on: the library has none for a request that it has but a part of, so that one byte
+        would do to be rid of both.
+        """
         if self._between:
-            again = self._repeats.known.get(data)
-            if again is not None and self._answered(again):
-                return
+            known = self._repeats.known
+            again = known.get(data)
+            if again is not None:
+                known.move_to_end(data)
+                if self._answered(again):
+                    return
             self._between, self.piece = False, data
         else:
             self.piece = b""
-        self._on_time()  # a reader that is slow for both has the library's deadline
         self._inner.data_received(data)
 
     def settle(self) -> None:

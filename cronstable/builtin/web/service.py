@@ -91,6 +91,7 @@ class WebService:
                     await self._open(listeners, host)
         finally:
             listeners.close()
+            api.repeats.end()
             with anyio.move_on_after(CLEANUP, shield=True):
                 await runner.cleanup()
             listeners.remove_sockets()

@@ -295,6 +295,55 @@ async def test_nobody_goes_on_under_a_certificate_that_was_replaced(
     assert answered.count(b"HTTP/1.1 200") == 1
 
 
+async def test_who_was_shaking_hands_as_the_service_ended_is_not_served_by_it(
+    host: Any, port: int, run_service: Any, certificates: Certificates
+) -> None:
+    loop = asyncio.get_running_loop()
+    section = {
+        "listen": [f"https://127.0.0.1:{port}"],
+        "tls": certificates.section(),
+        "authToken": {"value": "the old one"},
+    }
+    async with run_service(host, section):
+        late = socket.create_connection(("127.0.0.1", port))
+        await anyio.wait_all_tasks_blocked()
+    late.setblocking(False)
+    reader = asyncio.StreamReader()
+    with anyio.fail_after(20):
+        try:
+            transport, _ = await loop.create_connection(
+                lambda: asyncio.StreamReaderProtocol(reader),
+                sock=late,
+                ssl=certificates.client(),
+                server_hostname="localhost",
+            )
+            transport.write(b"GET /version HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer the old one\r\n\r\n")
+            answered = await reader.readuntil(b"\r\n\r\n")
+        except (ConnectionError, EOFError):  # as early as the shaking of hands, or on the first byte
+            answered = b""
+    assert answered == b""
+
+
+async def test_who_was_accepted_and_not_yet_made_as_the_service_ended_is_hung_up_on(
+    host: Any, port: int, monkeypatch: pytest.MonkeyPatch, run_service: Any
+) -> None:
+    made: list[Callable[[], asyncio.Protocol]] = []
+    original = asyncio.get_running_loop().create_server
+
+    async def create_server(factory: Any, *args: Any, **options: Any) -> asyncio.Server:
+        made.append(factory)
+        return await original(factory, *args, **options)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_server", create_server)
+    async with run_service(host, {"listen": [f"http://127.0.0.1:{port}"]}):
+        pass
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    await asyncio.get_running_loop().connect_accepted_socket(made[0], ours)
+    with theirs, anyio.fail_after(20):
+        assert await asyncio.get_running_loop().sock_recv(theirs, 1) == b""
+
+
 def test_the_hooks_import_no_aiohttp() -> None:
     code = "import sys, cronstable.builtin.web as w; list(w.cronstable_services()); print('aiohttp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

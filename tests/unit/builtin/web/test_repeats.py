@@ -15,7 +15,8 @@ import pytest
 from aiohttp import web
 
 from cronstable.builtin.web import repeats
-from cronstable.builtin.web.repeats import LONGEST, MOST, RENEWED, Repeats, whole
+from cronstable.builtin.web.repeats import LONGEST, MOST, RENEWED, WRITE_TIMEOUT, Repeats, whole
+from cronstable.testing.clock import run_virtual
 
 pytestmark = pytest.mark.anyio
 
@@ -303,9 +304,16 @@ class Library(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.given: list[bytes] = []
+        self.made = self.lost = 0
 
     def data_received(self, data: bytes) -> None:
         self.given.append(data)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.made += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost += 1
 
 
 class Pipe(asyncio.Transport):
@@ -316,16 +324,24 @@ class Pipe(asyncio.Transport):
         self.written: list[Any] = []
         self.waiting = 0
         self.closing = False
+        self.aborted = False
         self.tls: object = None
+        self.fills: asyncio.Protocol | None = None
 
     def write(self, data: Any) -> None:
         self.written.append(data)
+        if self.fills is not None:
+            self.waiting = len(data)
+            self.fills.pause_writing()
 
     def get_write_buffer_size(self) -> int:
         return self.waiting
 
     def is_closing(self) -> bool:
         return self.closing
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self.tls
@@ -397,6 +413,69 @@ def test_so_many_requests_are_remembered_and_none_that_is_very_long(wire: Wire, 
     wire.first(get("/" + "x" * LONGEST))
     wire.first(get(f"/{MOST}"))
     assert list(service.known) == [get(f"/{n}") for n in range(1, MOST + 1)]
+
+
+def test_what_is_asked_for_again_outlives_any_number_that_are_sent_once(wire: Wire, service: Repeats) -> None:
+    wire.first(VERSION)
+    for n in range(2 * MOST):
+        wire.first(get("/version", f"X-Request-Id: {n}"))
+        wire.connection.data_received(VERSION)
+    assert wire.pipe.written == [b"kept"] * 2 * MOST
+    assert len(service.known) == MOST
+
+
+@pytest.mark.parametrize("more", [[], [b"G"], [b"G", b"E", VERSION], [get("/other")]])
+def test_a_slow_reader_of_a_known_answer_has_one_deadline_whatever_it_sends(wire: Wire, more: list[bytes]) -> None:
+    async def scene() -> list[bool]:
+        wire.first(VERSION)
+        wire.pipe.fills = wire.connection
+        wire.connection.data_received(VERSION)
+        for piece in more:
+            wire.connection.data_received(piece)
+        found = []
+        for seconds in (WRITE_TIMEOUT - 1, 2):
+            await asyncio.sleep(seconds)
+            found.append(wire.pipe.aborted)
+        return found
+
+    assert run_virtual(scene) == [False, True]
+
+
+@pytest.mark.parametrize("end", [lambda one: one.resume_writing(), lambda one: one.connection_lost(None)])
+def test_the_deadline_of_a_known_answer_ends_with_what_it_is_for(wire: Wire, end: Callable[[Any], None]) -> None:
+    async def scene() -> bool:
+        wire.first(VERSION)
+        wire.pipe.fills = wire.connection
+        wire.connection.data_received(VERSION)
+        wire.connection.data_received(b"G")
+        end(wire.connection)
+        await asyncio.sleep(2 * WRITE_TIMEOUT)
+        return wire.pipe.aborted
+
+    assert not run_virtual(scene)
+
+
+def test_after_the_end_nothing_is_answered_here_or_remembered(wire: Wire, service: Repeats) -> None:
+    wire.first(VERSION)
+    service.end()
+    wire.connection.data_received(VERSION)
+    service.learn(wire.request, lambda: b"kept")  # type: ignore[arg-type,return-value]  # as in ``service``
+    service.settled(wire.request)
+    wire.connection.data_received(VERSION)
+    assert (wire.library.given, wire.pipe.written) == ([VERSION] * 3, [])
+
+
+def test_who_comes_after_the_end_is_hung_up_on_and_no_matter_of_the_library(service: Repeats) -> None:
+    Wire(service).first(VERSION)
+    connected = dict(service.connections)
+    service.end()
+    late = Wire(service)
+    late.connection.data_received(VERSION)
+    assert late.connection.eof_received() is None
+    late.connection.connection_lost(None)
+    assert late.pipe.aborted
+    assert (late.pipe.written, late.library.given, late.library.made, late.library.lost) == ([], [], 0, 0)
+    assert service.connections == connected
 
 
 async def test_who_has_a_tag_that_comes_back_is_told_so(serve: Any, host: Any, make_job: Any, talks: Any) -> None:
