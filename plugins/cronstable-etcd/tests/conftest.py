@@ -176,7 +176,9 @@ class Model:
         succeeded = all(self._holds(compare) for compare in body.get("compare", []))
         operations = body.get("success" if succeeded else "failure", [])
         puts = [op["request_put"] for op in operations if "request_put" in op]
-        if puts and self.full:
+        either = (*body.get("success", []), *body.get("failure", []))
+        if self.full and any("request_put" in op for op in either):
+            # By what it would cost at most, before anything is compared.
             raise GrpcError(8, "etcdserver: mvcc: database space exceeded", 429)
         if any(int(put.get("lease", 0)) not in (0, *self.leases) for put in puts):
             raise GrpcError(5, "etcdserver: requested lease not found", 404)

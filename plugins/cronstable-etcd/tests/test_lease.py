@@ -273,11 +273,44 @@ def test_an_etcd_out_of_space_leaves_no_leader_and_still_lets_one_go(model: Any,
         etcd.full = True
         with pytest.raises(StoreUnavailable, match="database space exceeded"):
             await a.store.renew(grant, nonce="n")
+        begun = etcd.now
         await a.store.release(grant, ())
+        assert etcd.now == begun
         assert isinstance(await a.store.observe(), Vacant)
         with pytest.raises(StoreUnavailable):
             await a.store.acquire(a.me, TTL, nonce="n")
         assert etcd.leases == {}
+
+    run_virtual(story)
+
+
+@pytest.mark.parametrize("code", [3, 7, 16])
+def test_a_release_that_etcd_denies_is_not_tried_again(model: Any, node: Any, answering: Answering, code: int) -> None:
+    async def story() -> None:
+        etcd = model()
+        a = node(etcd, "a")
+        grant = await a.win()
+        denied = {"error": "no", "message": "no", "code": code}
+        a.line.before = lambda url, path, body: answering(denied, 403)
+        asked = len(a.line.calls)
+        with pytest.raises(StoreUnavailable):
+            await a.store.release(grant, ())
+        assert etcd.now == 0.0
+        assert len(a.line.calls) - asked == 2, "the write, and the end of the lease"
+
+    run_virtual(story)
+
+
+def test_a_release_by_a_user_who_is_not_accepted_any_more_is_not_tried_again(model: Any, node: Any) -> None:
+    async def story() -> None:
+        etcd = model()
+        etcd.users = {"cron": "old"}
+        a = node(etcd, "a", password="old")
+        grant = await a.win()
+        etcd.users, etcd.tokens = {"cron": "new"}, set()
+        with pytest.raises(StoreUnavailable, match="does not accept the user"):
+            await a.store.release(grant, ["r1"])
+        assert etcd.now == 0.0
 
     run_virtual(story)
 

@@ -176,6 +176,21 @@ def test_a_release_that_is_refused_once_is_sent_again(server: Any, node: Any, st
     story(main)
 
 
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_release_that_the_apiserver_denies_is_not_tried_again(server: Any, node: Any, status: Any, code: int) -> None:
+    async def main() -> None:
+        one = node(server(), "a")
+        grant = await one.win()
+        one.line.before = lambda method, url, content: status(code)
+        asked, begun = len(one.line.calls), one.host.clock.now().boot
+        with pytest.raises(StoreUnavailable, match=str(code)):
+            await one.store.release(grant, ())
+        assert one.host.clock.now().boot == begun
+        assert len(one.line.calls) - asked == 1
+
+    story(main)
+
+
 def test_a_lease_deleted_under_its_holder_is_not_made_again_by_it(server: Any, node: Any) -> None:
     async def main() -> None:
         api = server()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from cronstable.api import Host, Json, Seconds, StoreUnavailable
 from cronstable_etcd import wire
-from cronstable_etcd.gateway import NOT_FOUND, Gateway, Refused, Reply
+from cronstable_etcd.gateway import DENIED, NOT_FOUND, Denied, Gateway, Refused, Reply
 from cronstable_etcd.wire import Answer, Comparison, Operation
 
 
@@ -60,18 +60,23 @@ class Client:
         (granted,) = _numbers(body, "TTL")
         return max(0.0, min(float(granted), ttl))
 
-    async def end_lease(self, lease: int) -> None:
-        """Revoke, best effort: a lease that is left ends by itself, and one that ended already is an error to etcd."""
+    async def end_lease(self, lease: int) -> bool:
+        """Revoke, best effort: a lease that is left ends by itself. True when it is over, and with it its keys."""
         try:
-            await self._ask("/v3/lease/revoke", {"ID": str(lease)})
-        except StoreUnavailable as error:
+            await self._gateway.call("/v3/lease/revoke", {"ID": str(lease)})
+        except (Refused, StoreUnavailable) as error:
+            if isinstance(error, Refused) and error.code == NOT_FOUND:
+                return True
             self._host.log.debug("an etcd lease runs out by itself: %s", error)
+            return False
+        return True
 
     async def _ask(self, path: str, body: Mapping[str, Json]) -> Reply:
         try:
             return await self._gateway.ask(path, body)
         except Refused as error:
-            raise StoreUnavailable(f"{path.removeprefix('/v3/')}: {error}") from None
+            sort = Denied if error.code in DENIED else StoreUnavailable
+            raise sort(f"{path.removeprefix('/v3/')}: {error}") from None
 
 
 def _numbers(body: Mapping[str, Json], *keys: str) -> tuple[int, ...]:

@@ -19,8 +19,12 @@ from cronstable_etcd.tls import Tls
 
 UNAUTHENTICATED: Final = 16
 NOT_FOUND: Final = 5
+PERMISSION_DENIED: Final = 7
 INVALID_ARGUMENT: Final = 3
 FAILED_PRECONDITION: Final = 9
+DENIED: Final = frozenset({INVALID_ARGUMENT, PERMISSION_DENIED, UNAUTHENTICATED})
+"""gRPC codes of an answer that another try at once would not change."""
+
 ELSEWHERE: Final = frozenset({4, 8, 13, 14})
 """gRPC codes (deadline exceeded, resource exhausted, internal, unavailable) that another member may not answer."""
 
@@ -38,6 +42,10 @@ class Refused(Exception):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Denied(StoreUnavailable):
+    """etcd answered, and does not let this node do it."""
 
 
 class _TryElsewhere(Exception):
@@ -212,7 +220,8 @@ class Gateway:
                 self._open = True
                 self._host.log.warning("cluster: etcd has no authentication enabled: username and password go unused")
                 return
-            raise StoreUnavailable(f"{endpoint} does not accept the user {credentials.username}: {error}") from None
+            sort = Denied if error.code in DENIED else StoreUnavailable
+            raise sort(f"{endpoint} does not accept the user {credentials.username}: {error}") from None
         if not isinstance(token, str) or not token:
             raise _TryElsewhere("it authenticated without giving a token")
         self._token = token

@@ -29,7 +29,7 @@ from cronstable_etcd import wire
 from cronstable_etcd.claims import ClaimShelf
 from cronstable_etcd.client import Client
 from cronstable_etcd.entries import EntryShelf
-from cronstable_etcd.gateway import Gateway
+from cronstable_etcd.gateway import Denied, Gateway
 from cronstable_etcd.reboot import RebootShelf
 from cronstable_etcd.record import Bond, Keys, Standing, encode, fence_document, term_document
 
@@ -144,8 +144,8 @@ class EtcdLeaseStore:
     async def release(self, grant: Grant, returned: Sequence[str]) -> None:
         """See ``LeaseStore.release``. The keys go in one write that keeps fence and run ids, then the lease goes.
 
-        It is tried until the host ends it or the lease is over by itself: whoever waits for it waits for a whole ttl
-        otherwise, and longer where a keepalive that nobody answered is still on its way.
+        It is tried until the host ends it, etcd denies it, or the lease is over by itself: whoever waits for it waits
+        for a whole ttl otherwise, and longer where a keepalive that nobody answered is still on its way.
         """
         until, refused = self._host.clock.now().boot + grant.ttl, False
         while True:
@@ -155,11 +155,12 @@ class EtcdLeaseStore:
                     return
                 break
             except StoreUnavailable as error:
-                # A full store refuses that write, but not the end of a lease.
-                if isinstance(grant.data, Bond) and not returned and not refused:
-                    await self._client.end_lease(grant.data.lease)
+                # A full store refuses that write, but not the end of a lease, which takes the keys along.
+                known = grant.data if isinstance(grant.data, Bond) and not returned and not refused else None
+                if known is not None and await self._client.end_lease(known.lease):
+                    return
                 refused = True
-                if self._host.clock.now().boot + RELEASE_AGAIN >= until:
+                if isinstance(error, Denied) or self._host.clock.now().boot + RELEASE_AGAIN >= until:
                     raise
                 self._host.log.debug("cluster: the lease is not released yet: %s", error)
             await self._host.clock.sleep(RELEASE_AGAIN)

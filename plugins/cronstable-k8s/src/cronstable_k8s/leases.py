@@ -36,7 +36,11 @@ class Conflict:
 Found: TypeAlias = Lease | Absent
 
 
-class NotAllowed(StoreUnavailable):
+class Denied(StoreUnavailable):
+    """401, or 403: another try at once would be answered the same."""
+
+
+class NotAllowed(Denied):
     """403: for good, or for a moment while the apiserver starts."""
 
 
@@ -154,7 +158,7 @@ class Leases:
         said = _message(answer)
         text = f"{method}: the apiserver says {answer.status}: {said}"
         if answer.status == 401:
-            text = f"{method}: the apiserver does not accept our credentials (401): {said}"
+            return Denied(f"{method}: the apiserver does not accept our credentials (401): {said}")
         if answer.status == 403:
             return NotAllowed(f"{method}: not allowed (403): {said}")
         if answer.status == 404 and self.namespace in said:

@@ -32,7 +32,7 @@ from cronstable.api import (
     Won,
 )
 from cronstable_k8s import log, marks, record
-from cronstable_k8s.leases import Absent, Conflict, Found, Leases, NotAllowed
+from cronstable_k8s.leases import Absent, Conflict, Denied, Found, Leases, NotAllowed
 from cronstable_k8s.record import Lease
 
 R = TypeVar("R")
@@ -168,7 +168,7 @@ class KubernetesLeaseStore:
         return shown
 
     async def release(self, grant: Grant, returned: Sequence[str]) -> None:
-        """See ``LeaseStore.release``. It is tried until it stands, the host ends it, or the lease is over by itself.
+        """See ``LeaseStore.release``. It is tried until it stands or is denied, the host ends it, or the lease is over.
 
         Whoever waits for this lease waits for its whole duration otherwise, and longer where a renewal that nobody
         answered is still on its way: an apiserver that stands still for two seconds is reason enough.
@@ -186,7 +186,7 @@ class KubernetesLeaseStore:
             try:
                 return await self._update(decide)
             except StoreUnavailable as error:
-                if self._host.clock.now().boot + RELEASE_AGAIN >= until:
+                if isinstance(error, Denied) or self._host.clock.now().boot + RELEASE_AGAIN >= until:
                     raise
                 self._host.log.debug("cluster: the lease is not released yet: %s", error)
             await self._host.clock.sleep(RELEASE_AGAIN)
