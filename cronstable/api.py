@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         ElectionContext,
         FileSystem,
         FleetReport,
+        Hasty,
         Host,
         HostSnapshot,
         Http,
@@ -179,6 +180,7 @@ __all__ = [
     "FleetReport",
     "Full",
     "Grant",
+    "Hasty",
     "Held",
     "HeldTerm",
     "Histogram",
@@ -316,7 +318,7 @@ _HOMES = {
     "cronstable.plugin.hookspecs": "hookimpl",
     "cronstable.plugin.protocols": (
         "Actor Adjustable Bounded CancelRun Claimant ClaimLog Claims Command CommandOutcome Done Election "
-        "ElectionContext FileSystem FleetReport Host HostSnapshot Http HttpResponse HttpStream "
+        "ElectionContext FileSystem FleetReport Hasty Host HostSnapshot Http HttpResponse HttpStream "
         "HttpStreams Ids LeaderChange LeaseStore Message NoSuchJob Notifier Observable OpCount Pause ProcessEnd "
         "Processes "
         "QuorumLoss RebootLedger RebootMarks Refreshable Refused ReloadHealth Report Resume Rng Service Shutdown "

@@ -62,6 +62,10 @@ RETRY_AT_LEAST: Final = 0.5
 """Seconds between requests to a store that fails: at most two a second (L4)."""
 
 RETRY_AT_MOST: Final = 2.0
+
+RELEASE_WITHIN: Final = 5.0
+"""Seconds from a stop to the end of the last request, whatever the ttl: a supervisor kills after ten, or thirty."""
+
 REMEMBERED_NONCES: Final = 32
 LATE: Final = "the answer came after its deadline"
 
@@ -158,7 +162,7 @@ def step(state: LeaseState, event: Event, now: Instant) -> Result:
         case Tick():
             after, commands = state, ()
         case Stop():
-            after, commands = _stop(state)
+            after, commands = _stop(state, now)
         case Resign(seconds):
             after, commands = _resign(state, seconds, now), ()
         case _:
@@ -475,17 +479,18 @@ def _let_go(state: LeaseState, now: Instant) -> LeaseState:
     return replace(state, in_flight=None, grant=None, resigning=False, next_at=now.boot, phase=phase)
 
 
-def _stop(state: LeaseState) -> Result:
+def _stop(state: LeaseState, now: Instant) -> Result:
     if state.phase is not Phase.RUNNING:
         return state, ()
     if state.in_flight is not None:
         state = replace(_settle_unknown(state, state.in_flight.request), in_flight=None)
-    return replace(state, phase=Phase.STOPPING, deadline=None, loss=Loss.STOPPED), ()
+    stop_by = now.boot + min(2 * state.timing.op_timeout, RELEASE_WITHIN)
+    return replace(state, phase=Phase.STOPPING, deadline=None, loss=Loss.STOPPED, stop_by=stop_by), ()
 
 
 def _wind_down(state: LeaseState, now: Instant) -> Result:
     """After ``Stop``: release what is ours; an acquisition of unknown fate is looked for once."""
-    by = now.boot + state.timing.op_timeout
+    by = min(now.boot + state.timing.op_timeout, state.stop_by)
     request: Request
     if state.phase is not Phase.STOPPED and state.grant is not None:
         request = Release(state.grant, by)

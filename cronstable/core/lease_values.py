@@ -246,6 +246,7 @@ class LeaseState:
     ``vacant``, ``vacant_since``: that nobody holds it, and from when on it may be taken. ``doubt``: when it was last
     unreadable, until it reads again. ``unsettled``: nonces of acquisitions whose fate is unknown. ``leading`` and
     ``quorate``: as last announced. ``resigning``: the term is to be released; ``abstain_until``: and none asked for.
+    ``stop_by``: when the last request after a stop is to be over.
     """
 
     me: Holder
@@ -274,6 +275,7 @@ class LeaseState:
     quorate: bool = False
     resigning: bool = False
     abstain_until: float = -math.inf
+    stop_by: float = math.inf
 
 
 def initial(me: Holder, timing: LeaseTiming, *, expires_itself: bool = False) -> LeaseState:

@@ -533,6 +533,15 @@ class Adjustable(Protocol):
 
 
 @runtime_checkable
+class Hasty(Protocol):
+    """Optional side of an ``Election`` whose end waits for others, as for a store: it can be told not to."""
+
+    def hurry(self) -> None:
+        """End within about a second once ``run`` is cancelled, or was; no I/O, no waiting, never raises."""
+        ...
+
+
+@runtime_checkable
 class RebootLedger(Protocol):
     """Optional side of an ``Election``: which deferred @reboot jobs have run in this cluster."""
 

@@ -21,6 +21,7 @@ from cronstable.plugin.protocols import (
     Claims,
     Election,
     ElectionContext,
+    Hasty,
     Host,
     Observable,
     RebootLedger,
@@ -83,6 +84,7 @@ class ClusterManager:
         self._job_set_id = job_set_id
         self._tasks: TaskGroup | None = None
         self._running: _Running | None = None
+        self._leaving: _Running | None = None
         self._wanted: ClusterConfig | None = None
         self._error: str | None = None
         self._memories: dict[str, dict[str, str]] = {}
@@ -229,13 +231,24 @@ class ClusterManager:
         running, self._running = self._running, None
         if running is None:
             return
+        self._leaving = running
         self._observe(running, reason)
         running.scope.cancel()
         with anyio.CancelScope(shield=True), anyio.move_on_after(STOP_DEADLINE) as late:
             await running.ended.wait()
         if late.cancelled_caught:
             self._log.warning("cluster: the election did not stop within %g s", STOP_DEADLINE)
+        self._leaving = None
         self._account(running, leader=False, quorate=False, name=None, reason=reason)
+
+    def hurry(self) -> None:
+        """Nobody is to wait for long for the end of the election any more. Never raises."""
+        for running in (self._running, self._leaving):
+            if running is not None and isinstance(running.election, Hasty):
+                try:
+                    running.election.hurry()
+                except Exception as error:  # noqa: BLE001 - a plugin's bug; the end of the daemon goes on
+                    self._complain(running, "hurry() failed, so its end is waited for", error)
 
     async def _watch(self, running: _Running) -> None:
         """Turn changes of the view into events: at once where the election announces them, else by polling."""

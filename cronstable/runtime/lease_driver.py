@@ -13,7 +13,16 @@ import anyio
 
 from cronstable.core.clock import Instant, Seconds
 from cronstable.core.handover import Inheritance
-from cronstable.core.lease import CHALLENGER_MARGIN, available, is_leader, is_quorate, leader_name, next_change, step
+from cronstable.core.lease import (
+    CHALLENGER_MARGIN,
+    RELEASE_WITHIN,
+    available,
+    is_leader,
+    is_quorate,
+    leader_name,
+    next_change,
+    step,
+)
 from cronstable.core.lease_values import (
     Acquire,
     Answered,
@@ -62,6 +71,9 @@ LeaseField: TypeAlias = "tuple[str, str | int | None]"
 SHORTEST_WAIT: Seconds = 0.001
 """A wait that rounds to nothing would spin."""
 
+HURRIED: Seconds = 1.0
+"""What a release that is under way is left, once it has to hurry."""
+
 QUIET: Seconds = 60.0
 """How often a complaint that goes on is repeated in the log."""
 
@@ -104,6 +116,7 @@ class LeaseBackend:
         self._rescheduled = anyio.Event()
         self._sleep = anyio.CancelScope()
         self._store_free = anyio.Lock()
+        self._hurried = anyio.Event()
         self._ledger: MarksLedger | MemoryLedger = (
             MarksLedger(store, context.job_set_id, host, timing.op_timeout)
             if isinstance(store, RebootMarks)
@@ -198,6 +211,10 @@ class LeaseBackend:
             self._step(Resign(seconds))
             self._sleep.cancel()
 
+    def hurry(self) -> None:
+        """See ``Hasty.hurry``. A release that is under way has one more second: a second signal may follow at once."""
+        self._hurried.set()
+
     # -- the task -----------------------------------------------------------------------------------------------------
 
     async def run(self, host: Host, *, task_status: Started) -> None:
@@ -213,8 +230,13 @@ class LeaseBackend:
                     await self._turn()
                     await self._read_marks()
         finally:
-            with anyio.move_on_after(3 * self._timing.op_timeout, shield=True):
-                await self._let_go()
+            with anyio.move_on_after(RELEASE_WITHIN + HURRIED, shield=True):
+                async with anyio.create_task_group() as last:
+                    last.start_soon(self._cut_when_hurried, last.cancel_scope)
+                    await self._let_go()
+                    last.cancel_scope.cancel()
+            if self._state.in_flight is not None:
+                self._step(Failed("there was no time left"))
 
     async def _first_round(self) -> None:
         """One bounded round, so that the first view is real: what stands there, and the lease if it is free."""
@@ -260,7 +282,8 @@ class LeaseBackend:
     async def _ask(self, request: Request) -> Event:
         cut = request.cut if isinstance(request, Observe) else None
         until = request.by if cut is None else min(cut, request.by)
-        with anyio.move_on_after(max(0.0, until - self._host.clock.now().boot)):
+        patience = max(0.0, until - self._host.clock.now().boot)
+        with anyio.move_on_after(patience):
             try:
                 return Answered(await self._send(request))
             except StoreUnavailable as error:
@@ -270,7 +293,7 @@ class LeaseBackend:
                 return Failed(f"{type(error).__name__}: {error}")
         if cut is not None and cut < request.by:
             return Cut()
-        return Failed(f"no answer within {self._timing.op_timeout:g} s")
+        return Failed(f"no answer within {min(patience, self._timing.op_timeout):.3g} s")
 
     def _send(self, request: Request) -> Awaitable[Observation | None]:
         store = self._store
@@ -305,6 +328,11 @@ class LeaseBackend:
             with anyio.move_on_after(None if at is None else max(at - boot, SHORTEST_WAIT)):
                 await self._rescheduled.wait()
             self._step(Tick())
+
+    async def _cut_when_hurried(self, scope: anyio.CancelScope) -> None:
+        await self._hurried.wait()
+        await self._host.clock.sleep(HURRIED)
+        scope.cancel()
 
     async def _let_go(self) -> None:
         self._step(Stop())

@@ -123,11 +123,41 @@ def test_a_leader_that_stops_while_etcd_stands_still_is_replaced_once_it_answers
             asked = len(a.line.calls)
             a.line.cut = "silent"
             a.scope.cancel()
-            await a.host.clock.sleep(6)
-            assert len(a.line.calls) - asked <= 2 * 6 + 1
+            await a.host.clock.sleep(3)
+            assert len(a.line.calls) - asked <= 2 * 3 + 1
             assert not b.leads
             a.line.cut = None
             await until(lambda: b.leads, within=3, what="the takeover after a release")
+
+    virtually(story)
+
+
+@pytest.mark.parametrize("cut", ["silent", "refused"])
+@pytest.mark.parametrize("ttl", [15, 60, 300])
+def test_a_leader_that_stops_while_etcd_is_away_ends_within_five_seconds_whatever_its_ttl(
+    model: Any, elections: Any, ttl: int, cut: str
+) -> None:
+    async def story() -> None:
+        async with elections(model(), "a", ttl=ttl) as (a,):
+            a.line.cut = cut
+            begun = a.clock.now().boot
+        assert a.clock.now().boot - begun <= 5
+        assert a.host.logged("was not released and runs out by itself")
+
+    virtually(story)
+
+
+@pytest.mark.parametrize("cut", ["silent", "refused"])
+def test_a_leader_that_is_to_hurry_waits_no_longer_for_an_etcd_that_is_away(
+    model: Any, elections: Any, cut: str
+) -> None:
+    async def story() -> None:
+        async with elections(model(), "a", ttl=60) as (a,):
+            a.line.cut = cut
+            begun = a.clock.now().boot
+            a.election.hurry()
+        assert a.clock.now().boot - begun <= 1
+        assert a.host.logged("was not released and runs out by itself")
 
     virtually(story)
 

@@ -136,10 +136,28 @@ def test_a_leader_that_stops_while_the_apiserver_stands_still_is_replaced_once_i
         begun, calls = fleet.now, len(old.line.calls)
         old.line.cut = "silent"
         old.scope.cancel()
-        await old.clock.sleep(6)
+        await old.clock.sleep(3)
         assert len(old.line.calls) - calls <= 2 * (fleet.now - begun) + 1
         old.line.cut = None
         await fleet.replaced(old, within=RETRY + 1)
+
+    story(main)
+
+
+@pytest.mark.parametrize("cut", ["silent", "refused"])
+@pytest.mark.parametrize("hurries", [False, True])
+def test_a_leader_that_stops_while_the_apiserver_is_away_ends_within_five_seconds_or_one(
+    story: Any, cut: str, hurries: bool
+) -> None:
+    async def main(fleet: Fleet) -> None:
+        (old,) = fleet.leaders
+        old.line.cut = cut
+        old.scope.cancel()
+        if hurries:
+            await old.clock.sleep(2)
+            old.election.hurry()
+        said = "was not released and runs out by itself"
+        await until(lambda: bool(old.host.logged(said)), within=1.1 if hurries else 5.1)
 
     story(main)
 

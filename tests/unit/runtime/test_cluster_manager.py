@@ -181,6 +181,59 @@ def test_an_edit_of_a_services_keys_keeps_the_election_which_may_hear_of_it(make
     scenario(body)
 
 
+class HastyElection(FakeElection):
+    """One whose end takes until it is told to hurry."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__(leader=True)
+        self.hurried = anyio.Event()
+        self.error = error
+
+    def hurry(self) -> None:
+        self.hurried.set()
+        if self.error is not None:
+            raise self.error
+
+    async def run(self, host: Host, *, task_status: Started) -> None:
+        try:
+            await super().run(host, task_status=task_status)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.hurried.wait()
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("a plugin's bug")])
+@pytest.mark.parametrize("first", ["stop", "hurry"])
+def test_an_election_that_stops_or_is_about_to_can_be_told_to_hurry(first: str, error: Exception | None) -> None:
+    async def body(bench: Bench) -> None:
+        election = HastyElection(error)
+        bench.queue += [election]
+        await bench.manager.reconcile(CONFIG)
+        begun = bench.clock.now().boot
+        async with anyio.create_task_group() as tasks:
+            if first == "stop":
+                tasks.start_soon(bench.manager.stop, "the daemon is stopping")
+                await bench.clock.sleep(1)
+            bench.manager.hurry()
+            if first == "hurry":
+                tasks.start_soon(bench.manager.stop, "the daemon is stopping")
+        assert bench.clock.now().boot - begun <= 1
+        assert election.hurried.is_set()
+
+    scenario(body)
+
+
+def test_an_election_that_does_not_know_how_to_hurry_is_waited_for() -> None:
+    async def body(bench: Bench) -> None:
+        bench.queue += [FakeElection(leader=True)]
+        await bench.manager.reconcile(CONFIG)
+        bench.manager.hurry()
+        await bench.manager.stop("the daemon is stopping")
+        assert bench.made[0].released
+
+    scenario(body)
+
+
 def test_a_changed_section_releases_first_and_counts_what_was_lost() -> None:
     async def body(bench: Bench) -> None:
         old, new = FakeElection(leader=True), FakeElection()

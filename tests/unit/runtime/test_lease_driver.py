@@ -215,6 +215,48 @@ def test_stopping_over_a_hung_store_ends_within_its_deadline() -> None:
     story(told)
 
 
+@pytest.mark.parametrize("ttl", [15.0, 60.0, 3600.0])
+def test_stopping_over_a_store_whose_requests_may_take_long_ends_within_five_seconds(ttl: float) -> None:
+    timing = replace(LeaseTiming.for_ttl(ttl), op_timeout=ttl / 2)
+
+    async def told() -> None:
+        async with rig(lambda operation, number: Hang() if operation == "release" else None, timing=timing) as made:
+            before = made.clock.now().boot
+            await made.stop()
+            assert made.clock.now().boot - before <= 5
+            assert made.host.logged("was not released and runs out by itself: no answer within 5 s")
+
+    story(told)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_stop_that_is_to_hurry_leaves_a_release_one_more_second(early: bool) -> None:
+    timing = replace(LeaseTiming.for_ttl(TTL), op_timeout=TTL / 2)
+
+    async def told() -> None:
+        async with rig(lambda operation, number: Hang() if operation == "release" else None, timing=timing) as made:
+            before = made.clock.now().boot
+            made.scope.cancel()
+            if not early:
+                await made.clock.sleep(2)
+            made.backend.hurry()
+            await made.ended.wait()
+            assert made.clock.now().boot - before == pytest.approx(1.0 if early else 3.0)
+            assert made.host.logged("was not released and runs out by itself: there was no time left")
+
+    story(told)
+
+
+def test_a_stop_that_is_to_hurry_still_releases_the_lease_of_a_store_that_answers() -> None:
+    async def told() -> None:
+        async with rig() as made:
+            made.backend.hurry()
+            await made.stop()
+            assert made.lease.released
+
+    story(told)
+
+
 def test_stopping_in_the_middle_of_an_acquisition_that_landed_releases_it() -> None:
     async def told() -> None:
         lease = MemoryLease()

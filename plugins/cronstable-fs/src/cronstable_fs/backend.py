@@ -82,6 +82,10 @@ class FilesystemElection:
         """See ``RebootLedger.mark_reboot_ran``."""
         return await self._lease.mark_reboot_ran(job)
 
+    def hurry(self) -> None:
+        """See ``Hasty.hurry``."""
+        self._lease.hurry()
+
     @property
     def claims(self) -> Claims | None:
         """See ``Claimant.claims``."""
