@@ -272,16 +272,18 @@ class Daemon:
             await self.services.reconcile(self._config.settings)
             async with crowd() as runs:
                 self.launcher.bind(runs)
-                async with anyio.create_task_group() as election:
-                    self.cluster.bind(election)
-                    await self._schedule(election)
-                    await self.claims.stop()
-                    await self.guard.let_go()
-                    await self.cluster.stop("the daemon is stopping")
-                    election.cancel_scope.cancel()
                 async with anyio.create_task_group() as handover:
-                    handover.start_soon(self.claims.drain)
-                    await self._drain(runs.cancel_scope)
+                    # A store that does not answer must not take the runs' share of what a supervisor allows for a stop.
+                    async with anyio.create_task_group() as drain:
+                        async with anyio.create_task_group() as election:
+                            self.cluster.bind(election)
+                            await self._schedule(election)
+                            drain.start_soon(self._drain, runs.cancel_scope)
+                            await self.claims.stop()
+                            await self.guard.let_go()
+                            await self.cluster.stop("the daemon is stopping")
+                            election.cancel_scope.cancel()
+                        handover.start_soon(self.claims.drain)
                     handover.cancel_scope.cancel()
                 await self.claims.leave()
             await self.companions.finish()
@@ -342,6 +344,7 @@ class Daemon:
         if self.launcher.stopping:
             self._log.warning("told to stop again: ending %d runs", self.launcher.busy)
             self._end_runs()
+            self.cluster.hurry()
             return
         # What ended before is told as it was then: a failure of that time is reported, and tried again by whoever may.
         self.launcher.ends.release()

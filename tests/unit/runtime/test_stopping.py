@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
+from cronstable.config import load
+from cronstable.plugin.manager import load_plugins
 from cronstable.runtime.backlog import Backlog
-from cronstable.runtime.daemon import Daemon
+from cronstable.runtime.daemon import Daemon, Parts
+from cronstable.runtime.files import SystemFiles
+from cronstable.runtime.host import Seams
+from cronstable.testing.clock import VirtualClock, run_virtual
+from cronstable.testing.host import InlineThreads, NoHttp, NoProcesses, SeededIds, SeededRng
 
 
 @pytest.mark.anyio
@@ -35,3 +42,103 @@ async def test_the_ends_that_a_burst_holds_back_are_told_as_from_before_the_stop
     assert told == [False]
     assert launcher.stopping
     assert daemon._stop.is_set()
+
+
+def test_a_daemon_that_is_told_twice_to_stop_ends_its_runs_and_waits_for_no_store() -> None:
+    done: list[str] = []
+    daemon: Any = SimpleNamespace(
+        _log=logging.getLogger("test"),
+        launcher=SimpleNamespace(stopping=True, busy=1),
+        cluster=SimpleNamespace(hurry=lambda: done.append("hurry")),
+        _end_runs=lambda: done.append("end"),
+    )
+    Daemon.request_stop(daemon)
+    assert done == ["end", "hurry"]
+
+
+def _never(*args: object) -> Any:
+    raise AssertionError("nothing is configured that this would be asked for")
+
+
+def _daemon(path: Path, clock: VirtualClock) -> Daemon:
+    path.write_text('jobs:\n  - {name: a, command: "true", schedule: "0 0 1 1 *"}\n')
+    plugins = load_plugins({})
+    first = load(str(path), plugins=plugins, environ={}, hostname="node-a")
+    assert first.config is not None, first.findings
+    parts = Parts(
+        seams=Seams(
+            clock=clock,
+            rng=SeededRng(),
+            ids=SeededIds(),
+            fs=SystemFiles(),
+            http=NoHttp(),
+            threads=InlineThreads(clock),
+            processes=NoProcesses(),
+        ),
+        plugins=plugins,
+        make_election=_never,
+        make_service=_never,
+        make_notifier=_never,
+        make_store=_never,
+        make_execute=lambda host, hub, node: _never,
+        load=lambda: first,
+        hostname="node-a",
+        log=logging.Logger("test"),
+        configure_logging=lambda section: None,
+    )
+    return Daemon(first, first.config, parts)
+
+
+@pytest.mark.parametrize("runs_end_after", [0.0, 3.0, 20.0])
+def test_the_time_that_runs_have_to_end_begins_at_once_and_not_after_the_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_end_after: float
+) -> None:
+    told: list[tuple[float, str]] = []
+
+    async def story() -> None:
+        clock = VirtualClock.of_loop()
+        daemon = _daemon(tmp_path / "c.yaml", clock)
+
+        def note(what: str) -> None:
+            told.append((clock.now().boot - stopped, what))
+
+        async def takes(seconds: float, what: str) -> None:
+            note(what)
+            with anyio.CancelScope(shield=True):
+                await clock.sleep(seconds)
+            note(f"{what} over")
+
+        async def drain_claims() -> None:
+            note("inform")
+            try:
+                await anyio.sleep_forever()
+            finally:
+                note("inform over")
+
+        monkeypatch.setattr(daemon.claims, "stop", lambda: takes(1.0, "settle"))
+        monkeypatch.setattr(daemon.cluster, "stop", lambda reason: takes(4.0, "release"))
+        monkeypatch.setattr(daemon.claims, "drain", drain_claims)
+        monkeypatch.setattr(daemon.claims, "leave", lambda: takes(0.0, "leave"))
+        monkeypatch.setattr(daemon, "_drain", lambda scope: takes(runs_end_after, "runs"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(daemon.run)
+            await clock.sleep(5)
+            stopped = clock.now().boot
+            daemon.request_stop()
+
+    run_virtual(story)
+    whole = max(5.0, runs_end_after)
+    assert sorted(told) == sorted(
+        [
+            (0.0, "settle"),
+            (0.0, "runs"),
+            (1.0, "settle over"),
+            (1.0, "release"),
+            (5.0, "release over"),
+            (runs_end_after, "runs over"),
+            (5.0, "inform"),
+            (whole, "inform over"),
+            (whole, "leave"),
+            (whole, "leave over"),
+        ]
+    )
