@@ -520,6 +520,26 @@ async def test_a_state_store_in_an_etcd_that_fills_up_and_stops_loses_nothing_ac
     assert (last.name, last.data) == (name, b"after")
 
 
+async def test_a_release_in_an_etcd_that_is_full_ends_the_lease_and_is_no_failure(make_cluster: Any, real: Any) -> None:
+    cluster = make_cluster(extra=["--quota-backend-bytes", str(4 << 20)])
+    await cluster.ready()
+    one = real(cluster.urls, ttl=LONG)
+    grant = await win(one.store)
+    state = EtcdStateStore(one.host, one.gateway, one.tls, "cronstable/state", "here")
+    await state.open()
+
+    async def fill() -> None:
+        for _ in range(200):
+            await state.append("logs/a", b"x" * 100_000)
+
+    with pytest.raises(StoreUnavailable, match="database space exceeded"):
+        await fill()
+    # If it were tried again, that would go on for the whole ttl, and then raise.
+    with anyio.fail_after(PATIENCE):
+        await one.store.release(grant, ())
+    assert await one.store.observe() == Vacant(grant.fence)
+
+
 async def test_a_user_keeps_state_below_its_own_prefix_and_nowhere_else(shared_users_etcd: Any, real: Any) -> None:
     await shared_users_etcd.as_root("/v3/kv/range", {"key": "eA=="})
     one = real(shared_users_etcd.urls, credentials=cron())
