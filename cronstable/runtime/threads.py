@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 WORKERS_PER_LANE = 2
 IDLE_EXIT: Seconds = 10.0
+ALONE: Final = frozenset({"definitions"})
+"""Lanes with one worker: calls that take long, which anybody may ask for again and again."""
 RARE: Final = frozenset({"config"})
 """Lanes that are used once a minute: a thread that waited there for more would only wake up to end."""
 
@@ -92,7 +94,7 @@ class ThreadLanes:
 
         entry = _Call(work)
         if lane not in self._lanes:
-            self._lanes[lane] = _Lane(WORKERS_PER_LANE, 0.0 if lane in RARE else IDLE_EXIT)
+            self._lanes[lane] = _Lane(1 if lane in ALONE else WORKERS_PER_LANE, 0.0 if lane in RARE else IDLE_EXIT)
         self._lanes[lane].submit(entry)
         try:
             with anyio.fail_after(timeout):

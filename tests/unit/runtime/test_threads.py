@@ -84,6 +84,24 @@ async def test_a_thread_for_a_rare_call_ends_with_it_and_another_one_serves_the_
                 await anyio.lowlevel.checkpoint()
 
 
+async def test_in_a_lane_for_long_calls_one_runs_at_a_time_and_holds_up_no_other_lane() -> None:
+    lanes, release, begun, second = ThreadLanes(), threading.Event(), threading.Event(), threading.Event()
+
+    def long() -> None:
+        begun.set()
+        release.wait(30)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(lanes.run, long, timeout=30, lane="definitions"))
+        assert await lanes.run(lambda: begun.wait(10), timeout=10, lane="web")
+        with pytest.raises(TimeoutError):
+            await lanes.run(second.set, timeout=0.01, lane="definitions")
+        assert await lanes.run(lambda: "packed", timeout=10, lane="web") == "packed"
+        assert not second.is_set()
+        release.set()
+    assert await lanes.run(lambda: "next", timeout=10, lane="definitions") == "next"
+
+
 async def test_many_calls_at_once_all_come_back() -> None:
     lanes, results = ThreadLanes(), []
 

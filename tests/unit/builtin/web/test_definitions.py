@@ -82,6 +82,26 @@ async def test_who_may_only_look_gets_no_seal(serve: Any, host: Any, secretive: 
                 assert (found["nonce"], found["jobs"][0]["hidden"]) == (None, {"environment": None, "onFailure": None})
 
 
+class NotedThreads:
+    def __init__(self, threads: Any) -> None:
+        self._threads = threads
+        self.lanes: list[str] = []
+
+    async def run(self, call: Any, *, timeout: float, lane: str = "default") -> Any:
+        self.lanes.append(lane)
+        return await self._threads.run(call, timeout=timeout, lane=lane)
+
+
+async def test_all_definitions_are_made_where_no_other_answer_waits(serve: Any, host: Any, secretive: Any) -> None:
+    host.add(secretive)
+    host.threads = noted = NotedThreads(host.threads)
+    async with serve() as call:
+        noted.lanes.clear()
+        await call("GET", "/definitions")
+        await call("GET", "/jobs/back%2Fup/definition")
+    assert noted.lanes == ["definitions", "web"]
+
+
 async def test_who_has_no_token_where_one_is_needed_gets_nothing(serve: Any, host: Any, secretive: Any) -> None:
     host.add(secretive)
     async with serve(**TOKENS) as call:
