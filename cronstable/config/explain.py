@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from cronstable.core.finding import KeyPath, Problem
+from cronstable.core.redaction import is_secret_place, tells_secret
 from cronstable.core.values import dataclass
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ _TYPE_WORDS: Final = {
 UNKNOWN_KEY: Final = "unknown key"
 """How the message about one begins."""
 
-_SECRET_KEY: Final = re.compile(r"pass|secret|token|credential|dsn|url|key$|value$", re.IGNORECASE)
 _LONGEST_QUOTE: Final = 60
 
 
@@ -87,15 +87,14 @@ def quote(value: object) -> str:
 
 def _shown(error: _Failure) -> str:
     """``, not `x```: what stands there, where that gives nothing away."""
-    key = next((part for part in reversed(error.path) if isinstance(part, str)), "")
     if isinstance(error.instance, dict):
         return ", not a mapping"
     if isinstance(error.instance, list):
         return ", not a list"
     if (
         error.schema.get("writeOnly")
-        or _SECRET_KEY.search(key)
-        or (isinstance(error.instance, str) and "@" in error.instance)
+        or is_secret_place(error.path)
+        or (isinstance(error.instance, str) and ("@" in error.instance or tells_secret(error.instance)))
     ):
         return ""
     if error.instance == "":

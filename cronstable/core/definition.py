@@ -1,7 +1,8 @@
 """What a job is, for whoever compares two of it: its keys without the defaults, and without a secret (DESIGN 6, S8).
 
-Values of variables and secrets are masked. Whether they are equal can still be told by who holds a key that both sides
-have: a seal is a keyed digest of the masked values (HMAC, RFC 2104), and says nothing without the key.
+Values of variables are masked, and all that may be a secret: rather too much than too little. Whether they are equal
+can still be told by who holds a key that both sides have: a seal is a keyed digest of the masked values (HMAC, RFC
+2104), and says nothing without the key.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 
 from cronstable.core.fingerprint import REDACTED, REPORTER_DEFAULTS, RETRY_DEFAULTS
 from cronstable.core.job import FailsWhen, Job, JobOptions, Json
-from cronstable.core.redaction import SOURCES, looks_secret
+from cronstable.core.redaction import SOURCES, is_secret_place, looks_secret, tells_secret
 from cronstable.core.values import dataclass
 
 KEY_OF_FIELD: Final[Mapping[str, str]] = MappingProxyType(
@@ -54,7 +55,11 @@ _FAILS_WHEN: Final[Mapping[str, str]] = MappingProxyType(
 )
 _HOOKS: Final = ("onFailure", "onPermanentFailure", "onSuccess", "onLate")
 _USUAL: Final = JobOptions()
-_WITH_PASSWORD: Final = re.compile(r"://[^/?#]*@")
+_FREE_TEXT: Final = re.compile(r"(body|payload|templates?)$|^extra$", re.IGNORECASE)
+"""What is sent to others: many take their key in it, and variables have their values in it already."""
+_TEMPLATE: Final = re.compile(r"\{[{%]")
+_NAMES: Final = ("name", "key")
+"""The keys of a pair that say what its other one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,29 +157,32 @@ def _without(block: Json, defaults: Mapping[str, Json]) -> Json:
     return {key: value for key, value in block.items() if value is not None and value != defaults.get(key)}
 
 
-def _masked(path: tuple[str, ...], value: Json, masked: list[tuple[str, Json]]) -> Json:
+def _masked(path: tuple[str, ...], value: Json, masked: list[tuple[str, Json]], *, below: bool = False) -> Json:
     """``value`` with every secret replaced; what was replaced goes to ``masked`` with its path.
 
-    A secret is the literal of a source, a header, anything under a name that sounds like one, and the address of
-    a webhook or one with a user in it. Where a secret comes from (a file, a variable) is none.
+    A secret is every leaf with a name on its path that sounds like one, and what tells one by its form; so are bodies
+    and templates, and the other half of a pair whose name sounds like a secret. ``below``: a secret by what is above.
+    Where a secret comes from (a file, a variable) is none, and neither is true or false.
     """
+    below = below or _FREE_TEXT.search(path[-1]) is not None
     if isinstance(value, Mapping):
         if value and value.keys() <= SOURCES:
-            return {k: _mask((*path, k), v, masked) if k == "value" else v for k, v in value.items()}
-        if path[-1] == "headers":
-            return {k: _mask((*path, k), v, masked) for k, v in value.items()}
-        return {k: _masked((*path, k), v, masked) for k, v in value.items()}
+            return {k: _leaf((*path, k), v, masked, hide=k == "value") for k, v in value.items()}
+        names = [name for key in _NAMES if isinstance(name := value.get(key), str)]
+        below = below or any(map(looks_secret, names))
+        return {k: _masked((*path, k), v, masked, below=below) for k, v in value.items()}
     if isinstance(value, list):
-        return [_masked((*path, str(i)), one, masked) for i, one in enumerate(value)]
+        return [_masked((*path, str(i)), one, masked, below=below) for i, one in enumerate(value)]
+    return _leaf(path, value, masked, hide=below or is_secret_place(path))
+
+
+def _leaf(path: tuple[str, ...], value: Json, masked: list[tuple[str, Json]], *, hide: bool) -> Json:
     if value is None or isinstance(value, bool):
         return value
-    name = next(part for part in reversed(path) if not part.isdigit())
-    if name in ("url", "headers") or looks_secret(name) or (isinstance(value, str) and _WITH_PASSWORD.search(value)):
-        return _mask(path, value, masked)
-    return _plain(value)
-
-
-def _mask(path: tuple[str, ...], value: Json, masked: list[tuple[str, Json]]) -> Json:
+    if isinstance(value, str):
+        hide = hide or _TEMPLATE.search(value) is not None or tells_secret(value)
+    if not hide and not isinstance(value, Mapping | list):
+        return _plain(value)
     masked.append((".".join(path), value))
     return REDACTED
 

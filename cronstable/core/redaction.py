@@ -1,9 +1,10 @@
-"""Secrets taken out of text that is kept: the values that a configuration and an environment give away."""
+"""What is a secret, by its name, its place or its form; and secrets taken out of text that is kept."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from cronstable.core.job import Json
@@ -13,16 +14,57 @@ SHORTEST: Final = 4
 """Characters of a secret at least: taking out shorter ones would garble the text and hide nothing."""
 
 SOURCES: Final = frozenset({"value", "fromFile", "fromEnvVar"})
-_SECRET_KEY: Final = re.compile(
-    r"pass(wd|word|phrase|code)?($|[_-])|pwd|secret|token|credential|api_?key|(access|private|secret|auth|signing)_?key"
-    r"|(^|_)(auth|dsn|key)($|_)|cookie|webhook",
-    re.IGNORECASE,
+_WORD_BEGINS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
+_SECRET_NAME: Final = re.compile(
+    # docs/http-api.md lists these. Anywhere in a name, as many are written without a sign where a word ends; the
+    # program curl is no URL.
+    r"passw|passphrase|passcode|pwd|secret|token|credential|dsn|cookie|webhook|bearer|(?<!c)url"
+    r"|(api|access|private|auth|signing|encryption|ssh)_?key"
+    # At the end of a word: not `passage`, not `keyboard`. `maxKeys` says how many.
+    r"|(pass|key)\d*($|_)|(^|(?<!max)(?<!min)(?<!num)_)keys($|_)|values?$"
+    # A word of its own: not `author`, not `spin`.
+    r"|(^|_)(o?auth\d*|authorization|authentication|headers|jwt|otp|pin|uri)($|_)"
 )
+_TELLING_URL: Final = re.compile(r"://[^\s/?#]*(/+[^\s/]|/*[?#])|\?[\w.%-]+=")
+_SETS: Final = re.compile(r"""(?<![\w.-])([\w.-]+)["'\\]*\s*[:=]+\s*(?=\S)""")
 
 
 def looks_secret(name: str) -> bool:
-    """Whether the value of a variable of that name is to be kept to oneself."""
-    return _SECRET_KEY.search(name) is not None
+    """Whether what has that name is to be kept to oneself: a variable, a key of a configuration, a header."""
+    return _SECRET_NAME.search(_WORD_BEGINS.sub("_", name).lower()) is not None
+
+
+# A configuration has few keys, and thousands of jobs have the same ones.
+_key_looks_secret: Final = lru_cache(maxsize=1024)(looks_secret)
+
+
+def is_secret_place(path: Sequence[object]) -> bool:
+    """Whether any key on the way from the root sounds like a secret, so that everything below it may be one.
+
+    Only the name of a section directly below ``report`` is no reason: that is a reporter's, such as ``webhook``.
+    """
+    return any(
+        isinstance(part, str) and _key_looks_secret(part) and not (at > 0 and _is_reporter(path[at - 1 : at + 2]))
+        for at, part in enumerate(path)
+    )
+
+
+def _is_reporter(around: Sequence[object]) -> bool:
+    """Whether the middle one of three parts of a path is; below it stands a key and not a number."""
+    return len(around) == 3 and around[0] == "report" and not str(around[2]).isdigit()
+
+
+def tells_secret(text: str) -> bool:
+    """Whether a text has a secret in it by its form, whatever its name is.
+
+    These are URLs with more than a host and a port, since any part of them may be one (user info, a query, the path of
+    a hook), ``user:password@host`` without a scheme, and what gives a value to something that sounds like a secret:
+    ``PASSWORD=x``, ``Authorization: x``.
+    """
+    if _TELLING_URL.search(text) is not None or any(looks_secret(name) for name in _SETS.findall(text)):
+        return True
+    # A password may have any character in it, even a space in a URL.
+    return "://" in text.rpartition("@")[0] or any(":" in word.rpartition("@")[0] for word in text.split())
 
 
 def sources(value: object) -> Iterator[Mapping[str, Json]]:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from cronstable.config import LoadResult, compose_schema, format_findings, load
+from cronstable.config.explain import problems
 from cronstable.config.schema import compose
 from cronstable.core.finding import Finding, KeyPath, Severity
 from cronstable.plugin.descriptors import ConfigFragment
@@ -235,3 +237,26 @@ def test_the_composed_schema_is_a_closed_schema_of_everything(plugins: Plugins) 
     assert "required" not in defaults
     assert not {"name", "command", "schedule"} & set(defaults["properties"])
     json.dumps(schema)
+
+
+@pytest.mark.parametrize(
+    ("document", "shown"),
+    [
+        ({"auth": {"pin": "hunter2"}}, False),
+        ({"routingKey": "hunter2"}, False),
+        ({"onFailure": {"report": {"webhook": {"tokens": ["hunter2"]}}}}, False),
+        ({"size": "https://h/hunter2"}, False),
+        ({"size": "password=hunter2"}, False),
+        ({"size": "hunter2"}, True),
+        ({"onFailure": {"report": {"webhook": {"timeout": "hunter2"}}}}, True),
+    ],
+)
+def test_a_finding_repeats_no_value_that_a_definition_masks(document: dict[str, Any], shown: bool) -> None:
+    schema: Any = {
+        "if": {"type": ["object", "array"]},
+        "then": {"items": {"$ref": "#"}, "additionalProperties": {"$ref": "#"}},
+        "else": {"type": "integer"},
+    }
+    (error,) = Draft202012Validator(schema).iter_errors(document)
+    (found,) = problems(error)
+    assert ("hunter2" in found.message) is shown

@@ -81,7 +81,46 @@ HIDERS: list[dict[str, Any]] = [
     {"raw": {"monitor": {"address": f"https://me:{SECRET}@example"}}},
     {"raw": {"plugin": [{"api_key": SECRET}, {"tokens": [SECRET]}]}},
     {"raw": {"plugin": {"passphrase": 12345}}},
-]
+    # A name that stands above.
+    {"raw": {"plugin": {"secrets": {"db": SECRET}}}},
+    {"raw": {"plugin": {"credentials": ["a", SECRET]}}},
+    {"raw": {"plugin": {"auth": {"user": "u", "pin": 12345}}}},
+    {"raw": {"plugin": {"tokens": [{"of": {"a": [SECRET]}}]}}},
+    {"raw": {"password": {"deep": {"fromFile": {"deeper": SECRET}}}}},
+    {"raw": {"onFailure": {"report": {"webhook": [SECRET]}}}},
+    {"raw": {"onFailure": {"report": {"webhook": SECRET}}}},
+    # Pairs.
+    {"raw": {"plugin": {"headers": [{"name": "Authorization", "value": f"Bearer {SECRET}"}]}}},
+    {"raw": {"plugin": {"headers": [{"name": "X-Any", "content": SECRET}]}}},
+    {"raw": {"plugin": {"deep": {"headers": {"a": [SECRET]}}}}},
+    {"raw": {"plugin": {"requestHeaders": {"X-Any": SECRET}}}},
+    {"raw": {"plugin": {"variables": [{"key": "ANY", "value": SECRET}]}}},
+    {"raw": {"plugin": {"variables": [{"name": "DB_PASSWORD", "content": SECRET}]}}},
+    {"raw": {"plugin": {"variables": [f"DB_PASSWORD={SECRET}"]}}},
+    # Names in every spelling.
+    *({"raw": {"plugin": {name: SECRET}}} for name in (
+        "routingKey", "routingkey", "routing_key", "routingKeys", "ROUTING_KEY2", "callbackUrl", "callbackURL",
+        "URLCallback", "Authorization", "oauth2", "keys", "sshKeys", "MYSQL_PWD", "dbpass", "jwt", "baseUri",
+        "defaultValue", "X-Api-Key", "sessionCookie",
+    )),
+    # URLs under any name.
+    *({"raw": {"plugin": {"endpoint": endpoint}}} for endpoint in (
+        f"https://h/x?token={SECRET}", f"https://h?sig={SECRET}", f"https://h/?{SECRET}", f"https://h/#{SECRET}",
+        f"https://h/{SECRET}", f"see https://u:{SECRET}@h", f"redis://:{SECRET}@h", "amqp://12345@h",
+        "u:12345@h", "//u:12345@h", "h/x?sig=12345",
+    )),
+    # Something secret is set in a text.
+    *({"raw": {"plugin": {"text": text}}} for text in (
+        f"host=h password={SECRET}", f"a: token={SECRET}", f"Authorization: Bearer {SECRET}",
+        f'{{\\"routing_key\\": \\"{SECRET}\\"}}', f"curl -H 'X-Api-Key: {SECRET}' h", f"--password={SECRET}",
+    )),
+    # What is sent.
+    {"raw": {"onFailure": {"report": {"webhook": {"url": {"fromFile": "/f"}, "body": SECRET}}}}},
+    {"raw": {"onFailure": {"report": {"mail": {"body": SECRET, "to": "x"}}}}},
+    {"raw": {"onLate": {"report": {"sentry": {"extra": {"note": SECRET}, "level": "info"}}}}},
+    {"raw": {"plugin": {"subject": f"{{{{ name }}}} {SECRET}"}}},
+    {"raw": {"plugin": {"requestBody": [SECRET], "messageTemplate": SECRET, "payload": {"a": 12345}}}},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", HIDERS)
@@ -95,9 +134,41 @@ def test_no_secret_is_in_a_definition_or_its_repr(given: dict[str, Any]) -> None
 
 
 def test_where_a_secret_comes_from_is_none() -> None:
-    report = {"mail": {"password": {"fromFile": "/secret/mail"}}, "webhook": {"url": {"fromEnvVar": "HOOK"}}}
+    headers = {"Authorization": {"fromFile": "/secret/hook"}}
+    report = {
+        "mail": {"password": {"fromFile": "/secret/mail"}},
+        "webhook": {"url": {"fromEnvVar": "HOOK", "value": None}, "headers": headers},
+    }
     found = define(raw={"onFailure": {"report": report}})
     assert (found.keys["onFailure"], found.hidden) == ({"report": report}, {})
+
+
+def test_what_is_no_secret_is_shown() -> None:
+    plugin = {
+        "maxKeys": 3,
+        "author": "ops",
+        "monkeys": "many",
+        "address": "https://example.org:8443/",
+        "text": "at 12:30, see ops@example.org: a = b",
+        "secretive": True,
+        "token": None,
+        "name": "nightly",
+        "sizes": [1, 2.0],
+    }
+    found = define(raw={"plugin": plugin})
+    assert (found.keys["plugin"], found.hidden) == (plugin, {})
+
+
+@pytest.mark.parametrize("key", ["body", "extra"])
+def test_a_hidden_text_that_changes_has_another_seal(key: str) -> None:
+    one, same, other = (define(raw={"onFailure": {"report": {"sentry": {key: text}}}}) for text in ("a", "a", "b"))
+    assert one.keys == other.keys
+    assert one.hidden == same.hidden != other.hidden
+
+
+def test_a_long_text_is_looked_through_once() -> None:
+    texts = ["x" * 400_000, ":x" * 200_000, "x:" * 200_000, "a://b/ " * 60_000, "@" * 400_000, " " * 400_000 + "x"]
+    assert define(raw={"plugin": texts}).keys["plugin"] == texts
 
 
 def test_a_seal_is_equal_for_equal_values_under_one_key_and_nowhere_else() -> None:
