@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -558,6 +559,45 @@ def test_a_hundred_restarts_leave_no_job_of_a_spread_cluster_without_an_owner_fo
     cluster(story, "abcde", distribution="spread")
     assert 0 < found[0].longest <= bound
     assert found[0].shared < 0.05, "owners change with the view, and no view is old for long"
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_broken_link_in_a_spread_cluster_costs_each_other_link_a_few_more_questions(
+    cluster: Play, silent: bool
+) -> None:
+    """Everybody else goes on to name whom one node has lost, for good: asking them again settles nothing."""
+
+    async def story(c: Any) -> None:
+        await until(lambda: all(len(m.election.view().owners) == 5 for m in c.members.values()), within=5)
+        c.network.cut("a", "d", silent=silent)
+        await c.pause(0.5)
+        c.network.asked.clear()
+        await c.pause(10)
+
+    asked = cluster(story, "abcde", distribution="spread").network.asked
+    counts = Counter((asker, of) for asker, of, _ in asked)
+    assert len(counts) == 18
+    assert max(counts.values()) <= 10 * 1.1 + 7
+
+
+def test_a_loss_in_a_spread_cluster_whose_links_are_not_whole_is_settled_as_soon_as_in_one_with_all(
+    cluster: Play,
+) -> None:
+    found: list[Ownership] = []
+
+    async def story(c: Any) -> None:
+        await until(lambda: all(len(m.election.view().owners) == 5 for m in c.members.values()), within=5)
+        c.network.cut("a", "d", silent=False)
+        await c.pause(20.39)
+        found.append(Ownership(c))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(found[0].watch)
+            await c.stop("e")
+            await c.pause(5)
+            tasks.cancel_scope.cancel()
+
+    cluster(story, "abcde", distribution="spread")
+    assert 0 < found[0].longest <= 0.3
 
 
 def test_a_node_that_ends_is_replaced_within_two_questions(cluster: Play) -> None:

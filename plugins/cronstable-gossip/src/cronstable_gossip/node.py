@@ -30,7 +30,9 @@ from cronstable_gossip.model import NOT_SEEN, Claim, Failed, Me, Peer, Reading, 
 SPREAD: Final = "spread"
 FASTEST: Final[Seconds] = 0.05
 SLOWEST_FAST: Final[Seconds] = 0.5
-"""While something is about to be settled a peer is asked ten times an interval, within these bounds."""
+"""While something is about to be settled a peer is asked ten times an interval at most, within these bounds."""
+LONGEST_GAP: Final = 0.25
+"""Of the interval, under spread: the longest between two questions while something is about to be settled."""
 ASK_AT_ONCE: Final[Seconds] = 0.001
 STATS_INTERVALS: Final = 3
 CALLERS: Final = 4096
@@ -81,6 +83,8 @@ class Node:
         self._owners_since = now
         self._callers: OrderedDict[str, float] = OrderedDict()
         self._unsettled_since: list[float | None] = [None] * len(self.peers)
+        self._at_issue: list[frozenset[str]] = [frozenset()] * len(self.peers)
+        self._told: list[frozenset[str]] = [frozenset()] * len(self.peers)
         self._ran: tuple[str, set[str]] = ("", set())
 
     # -- who we are ---------------------------------------------------------------------------------------------------
@@ -222,43 +226,54 @@ class Node:
         lost = frozenset(hidden(self.peers)) if self._wants or elected in hidden(self.peers) else frozenset()
         new: list[int] = []
         for i, peer in enumerate(self.peers):
-            if not self._unsettled(peer, mutual, lost):
+            found, told = self._unsettled(peer, mutual, lost), self._named_by(peer)
+            before, told_before = self._at_issue[i], self._told[i]
+            self._at_issue[i], self._told[i] = found, told
+            if not found:
                 self._unsettled_since[i] = None
-            elif self._unsettled_since[i] is None:
+            elif not found <= before or told != told_before:
+                # What it says now may be followed by more, as word goes from one to the next.
                 self._unsettled_since[i] = now
                 new.append(i)
         return new
 
-    def _unsettled(self, peer: Peer, mutual: Collection[str], lost: frozenset[str]) -> bool:
-        """Asking this peer again soon may settle something.
+    def _named_by(self, peer: Peer) -> frozenset[str]:
+        """Whom it may give jobs to under spread; nobody in a cluster that does otherwise."""
+        spread = self._me.distribution == SPREAD
+        return _named(peer.report) if spread and peer.report is not None else frozenset()
+
+    def _unsettled(self, peer: Peer, mutual: Collection[str], lost: frozenset[str]) -> frozenset[str]:
+        """Asking this peer again soon may settle something: about whom, and nobody when it may not.
 
         It stands in our way, it has yet to notice us, or it may still count on a leader that we have lost.
         """
+        me = frozenset({self._me.name})
         if peer.is_self:
-            return False
+            return frozenset()
         report = peer.report
         if self._wants and (peer.may_lead and not peer.fresh and not peer.refused):
-            return True
+            return me
         if report is None:
-            return False
-        blocks = report.claim is not Claim.NONE or bool(report.waiting_for - {self._me.name})
+            return frozenset()
+        blocks = report.claim is not Claim.NONE or bool(report.waiting_for - me)
         if self._wants and (blocks or self._unasked(peer.sent)):
-            return True
+            return me
         if peer.host not in mutual and not attests(report, self._me):
-            return True
+            return me
         spread = self._me.distribution == SPREAD and peer.host in mutual
-        return bool(lost & report.mutual_agreeing) or (spread and self._miscounts(report))
+        return (lost & report.mutual_agreeing) | (self._miscounted(report) if spread else frozenset())
 
-    def _miscounts(self, report: Report) -> bool:
+    def _miscounted(self, report: Report) -> frozenset[str]:
         """Under spread it is about to give jobs to other owners than we do, and the sooner we hear of it, the better.
 
         It still names somebody whom we have lost, and so we defer to that one; or it does not count itself among the
         owners yet, and so we run what it is about to run.
         """
         found = self.derived()
-        named = report.mutual_agreeing | report.quorate_vouched
+        named = _named(report)
         lost = {peer.node_name for peer in self.peers if not peer.fresh and not peer.is_self}
-        return bool(named & lost) or 1 + len(report.mutual_agreeing) < found.quorum <= len(found.live)
+        uncounted = 1 + len(report.mutual_agreeing) < found.quorum <= len(found.live)
+        return (named & lost) | ({report.node_name} if uncounted else set())
 
     @property
     def _wants(self) -> bool:
@@ -301,10 +316,24 @@ class Node:
         """
         if self.peers[index].fresh and self._unasked(sent):
             return ASK_AT_ONCE
-        since = self._unsettled_since[index]
-        fast = since is not None and now - since < self._timing.interval + self._timing.patience
-        pause = self._timing.fast if fast else self._timing.interval * (1 - chance / 10)
+        pause = self._fast_pause(index, sent, now)
+        if pause is None:
+            pause = self._timing.interval * (1 - chance / 10)
         return max(0.0, sent + pause - now)
+
+    def _fast_pause(self, index: int, sent: float, now: float) -> Seconds | None:
+        """Until the next question to a peer while something is about to be settled with it; None when nothing is.
+
+        Under spread a link that is broken for good leaves everybody unsettled for good, so the pause grows. Whoever has
+        ended is missed by everybody an interval after the first who did, and then there is one more question.
+        """
+        timing, since = self._timing, self._unsettled_since[index]
+        if since is None:
+            return None
+        if self._me.distribution != SPREAD:
+            return timing.fast if now - since < timing.interval + timing.patience else None
+        gap, age = LONGEST_GAP * timing.interval, max(0.0, sent - since)
+        return min(max(timing.fast, min(age, gap)), timing.interval) if age < timing.interval + gap else None
 
     def view(self, now: float) -> ClusterView:
         """The snapshot of this instant; the same object while nothing changes."""
@@ -440,6 +469,10 @@ def _shown(peer: Peer) -> PeerView:
         mismatch_streak=peer.streak,
         node_stats=None if peer.stats is None else peer.stats.values,
     )
+
+
+def _named(report: Report) -> frozenset[str]:
+    return report.mutual_agreeing | report.quorate_vouched
 
 
 def _same_news(before: Peer, after: Peer) -> bool:
