@@ -43,13 +43,22 @@ class _Lane:
         self._idle = 0
 
     def submit(self, call: _Call) -> None:
+        """Raises ``TimeoutError`` when no thread can be started, and none of before is there to come to it."""
         with self._lock:
             self._calls.put(call)
             if self._idle < self._calls.qsize() and self._alive < self._workers:
-                self._alive += 1
                 # Nobody joins it: a call that hangs in the kernel must not keep the process from exiting. And nobody
                 # waits until it runs, as ``threading`` does.
-                start_new_thread(self._work, ())
+                try:
+                    start_new_thread(self._work, ())
+                except RuntimeError as error:
+                    # A limit of the machine that may be lifted again. A thread that is there comes to the call itself;
+                    # one ends only when nothing is queued, so that without any this call is alone in the queue.
+                    if not self._alive:
+                        self._calls.get_nowait()
+                        raise TimeoutError(str(error)) from error
+                else:
+                    self._alive += 1
 
     def _work(self) -> None:
         while True:
@@ -80,7 +89,10 @@ class ThreadLanes:
         self._lanes: dict[str, _Lane] = {}
 
     async def run(self, call: Callable[[], T], *, timeout: Seconds, lane: str = "default") -> T:
-        """Run ``call`` in a thread of ``lane``; TimeoutError after ``timeout`` seconds, the call then abandoned."""
+        """Run ``call`` in a thread of ``lane``; TimeoutError after ``timeout`` seconds, the call then abandoned.
+
+        Also when no thread can be started for it, at once: whoever calls is prepared for a call that does not answer.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 

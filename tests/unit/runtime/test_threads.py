@@ -102,6 +102,50 @@ async def test_in_a_lane_for_long_calls_one_runs_at_a_time_and_holds_up_no_other
     assert await lanes.run(lambda: "next", timeout=10, lane="definitions") == "next"
 
 
+def no_threads(*given: object) -> int:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("lane", ["config", "mount"])
+async def test_a_lane_that_could_start_no_thread_starts_one_again_once_the_machine_lets_it(
+    monkeypatch: pytest.MonkeyPatch, lane: str
+) -> None:
+    lanes, ran = ThreadLanes(), threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr("cronstable.runtime.threads.start_new_thread", no_threads)
+        for _ in range(3):
+            with pytest.raises(TimeoutError, match="can't start new thread"):
+                await lanes.run(ran.set, timeout=10, lane=lane)
+    for n in range(3):
+        assert await lanes.run(partial(abs, -n), timeout=10, lane=lane) == n
+    assert not ran.is_set(), "whoever asked for it was told that it failed"
+
+
+async def test_a_call_for_which_no_thread_can_be_started_is_left_to_one_that_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lanes, release, begun = ThreadLanes(), threading.Event(), threading.Event()
+    results: list[int] = []
+
+    def busy() -> bool:
+        begun.set()
+        return release.wait(30)
+
+    async def second() -> None:
+        results.append(await lanes.run(lambda: 7, timeout=10, lane="mount"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(lanes.run, busy, timeout=10, lane="mount"))
+        while not begun.is_set():
+            await anyio.lowlevel.checkpoint()
+        with monkeypatch.context() as patch:
+            patch.setattr("cronstable.runtime.threads.start_new_thread", no_threads)
+            tasks.start_soon(second)
+            await anyio.wait_all_tasks_blocked()
+        release.set()
+    assert results == [7]
+
+
 async def test_many_calls_at_once_all_come_back() -> None:
     lanes, results = ThreadLanes(), []
 
