@@ -34,6 +34,20 @@ def looks_secret(name: str) -> bool:
     return _SECRET_NAME.search(_WORD_BEGINS.sub("_", name).lower()) is not None
 
 
+_PUBLIC_WHEN_PLAIN: Final = re.compile(r"(^|_)(ur[il]s?|values?)$")
+
+
+def is_secret_variable(name: str, value: str) -> bool:
+    """Whether what an environment variable says is taken out of text that is kept.
+
+    A URL is only when it has a user or a query in it: else every address that a job prints would be.
+    """
+    if not looks_secret(name):
+        return False
+    plain = _PUBLIC_WHEN_PLAIN.sub("", _WORD_BEGINS.sub("_", name).lower())
+    return looks_secret(plain) or "://" in value.rpartition("@")[0] or ("://" in value and "?" in value)
+
+
 # A configuration has few keys, and thousands of jobs have the same ones.
 _key_looks_secret: Final = lru_cache(maxsize=1024)(looks_secret)
 

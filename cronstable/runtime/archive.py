@@ -13,7 +13,7 @@ from cronstable.config.reading import LONGEST_ENV_FILE, read_up_to
 from cronstable.core.clock import Seconds
 from cronstable.core.job import Job, Json
 from cronstable.core.records import WriteKind, stream
-from cronstable.core.redaction import looks_secret, redact, sources
+from cronstable.core.redaction import is_secret_variable, redact, sources
 from cronstable.core.runs import LiveRun, RunRecord
 from cronstable.plugin.protocols import Host
 from cronstable.runtime.courier import Courier, Refusal
@@ -123,4 +123,4 @@ def _of_environment(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
         text = read_up_to(job.options.env_file, LONGEST_ENV_FILE).decode("utf-8-sig")
         variables += parse_env_file(text).items()
     variables += job.options.environment
-    yield from (value for name, value in variables if looks_secret(name))
+    yield from (value for name, value in variables if is_secret_variable(name, value))

@@ -21,7 +21,7 @@ from cronstable.config.model import StateConfig
 from cronstable.core.decision import Decision, DecisionRing, Reason, Verdict
 from cronstable.core.job import Job, JobOptions
 from cronstable.core.records import decode, encode, merge_rows, run_of, run_row, stream
-from cronstable.core.redaction import MASK, looks_secret, redact, sources
+from cronstable.core.redaction import MASK, is_secret_variable, looks_secret, redact, sources
 from cronstable.core.runs import LiveRun, Outcome, Resources, RunKey, RunRecord, Trigger
 from cronstable.core.schedule import Schedule
 from cronstable.core.store import StoreUnavailable
@@ -344,6 +344,23 @@ def test_names_that_tell_of_a_secret() -> None:
     assert [
         name for name in ("PATH", "HOME", "KEYBOARD", "PASSAGE", "CURL_CA_BUNDLE", "LANG") if looks_secret(name)
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "taken_out"),
+    [
+        ("DB_PASSWORD", "correct horse", True),
+        ("DATABASE_URL", "postgres://app:correct@db/app", True),
+        ("HOOK_URL", "https://hooks.example/x?token=correct", True),
+        ("WEBHOOK_URL", "https://hooks.example/T0/B0/correct", True),
+        ("CI_SERVER_URL", "https://ci.example/runs", False),
+        ("BASE_URI", "http://10.0.0.1:8080/", False),
+        ("MAX_VALUE", "1000", False),
+        ("HOME", "/root", False),
+    ],
+)
+def test_an_address_without_a_secret_in_it_stays_in_what_is_archived(name: str, value: str, *, taken_out: bool) -> None:
+    assert is_secret_variable(name, value) is taken_out
 
 
 def test_sources_of_secrets_are_known_by_their_shape() -> None:
