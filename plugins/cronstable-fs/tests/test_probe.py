@@ -187,12 +187,23 @@ def test_litter_of_dead_processes_is_swept_and_fresh_files_are_not(share: Any) -
     assert share.litter() == ["alive.tmp", "other"]
 
 
-def test_the_longest_mount_point_wins_and_the_latest_of_equals() -> None:
+def test_the_latest_mount_that_covers_a_path_holds_it() -> None:
     table = "a / ext4 rw 0 0\nb /mnt nfs rw 0 0\nc /mnt/deep xfs rw 0 0\nd /mnt/deep tmpfs rw 0 0\nshort line\n"
     assert getattr(mount_of(table, "/mnt/deep/x"), "kind", None) == "tmpfs"
     assert getattr(mount_of(table, "/mnt/deeper"), "kind", None) == "nfs"
     assert getattr(mount_of(table, "/srv"), "kind", None) == "ext4"
     assert mount_of("b /mnt nfs rw 0 0\n", "/srv") is None
+
+
+def test_a_share_that_is_mounted_above_a_local_mount_hides_it() -> None:
+    table = "a / ext4 rw 0 0\nb /data/x ext4 rw 0 0\nc /data nfs4 rw 0 0\n"
+    assert getattr(mount_of(table, "/data/x/y"), "kind", None) == "nfs4"
+
+
+def test_a_root_that_is_mounted_late_hides_nothing() -> None:
+    table = "rootfs / rootfs rw 0 0\na /run tmpfs rw 0 0\nb / ext4 rw 0 0\n"
+    assert getattr(mount_of(table, "/run/x"), "kind", None) == "tmpfs"
+    assert getattr(mount_of(table, "/srv"), "kind", None) == "ext4"
 
 
 def test_blanks_in_a_mount_point_are_unescaped() -> None:

@@ -76,12 +76,16 @@ class Findings:
 
 
 def mount_of(table: str, path: str) -> Mount | None:
-    """The mount that holds ``path`` (absolute, symlinks resolved): the longest mount point, the latest of equals."""
+    """The mount that holds ``path`` (absolute, symlinks resolved): the latest that covers it.
+
+    One that comes later on the same point, or above it, hides what was mounted there before. But for the root: an early
+    boot mounts /proc or /run first, and moves them into it.
+    """
     best: Mount | None = None
     for mount in _mounts(table):
         prefix = mount.point.rstrip("/") + "/"
         inside = path == mount.point or path.startswith(prefix)
-        if inside and (best is None or len(mount.point) >= len(best.point)):
+        if inside and (best is None or mount.point != "/" or best.point == "/"):
             best = mount
     return best
 
