@@ -151,6 +151,24 @@ def test_a_leader_whose_process_has_ended_is_replaced_within_half_a_second(tmp_p
     virtually(story)
 
 
+def test_a_disk_that_hangs_holds_up_a_stop_by_a_second_more_at_most_for_the_sign_of_life(tmp_path: Path) -> None:
+    ended: dict[str, float] = {}
+
+    async def story() -> None:
+        for topology in ("single-node", "shared"):
+            node = Running(tmp_path / topology, "a", files=Mortal, topology=topology)
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(node.run)
+                node.host.threads.hang.add("cronstable-fs")
+                began = anyio.current_time()
+                node.scope.cancel()
+            ended[topology] = anyio.current_time() - began
+            node.files.end()
+
+    virtually(story)
+    assert 0 < ended["single-node"] - ended["shared"] <= 1.0
+
+
 def test_where_the_directory_is_said_to_be_shared_the_end_of_a_process_is_no_proof(tmp_path: Path) -> None:
     async def story() -> None:
         async with elections(tmp_path, "a", "b", files=Mortal, topology="shared") as (a, b):

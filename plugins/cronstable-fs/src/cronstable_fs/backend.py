@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import anyio
 
@@ -13,6 +14,7 @@ from cronstable.api import (
     ElectionContext,
     Host,
     PluginError,
+    Seconds,
     Started,
     StoreUnavailable,
 )
@@ -26,6 +28,9 @@ CAPABILITIES = frozenset({Capability.LEASE, Capability.FENCED, Capability.REBOOT
 
 OWN_SHARE = 0.9
 """Of the driver's deadline for one request: the store gives up first, since it can say what it was waiting for."""
+
+RETIRE: Final[Seconds] = 1.0
+"""How long an end waits to take the sign of life away: a disk that hangs has held up the release already."""
 
 
 def make(context: ElectionContext, host: Host) -> FilesystemElection:
@@ -106,7 +111,7 @@ class FilesystemElection:
         try:
             await self._lease.run(host, task_status=task_status)
         finally:
-            with anyio.move_on_after(self._timing.op_timeout, shield=True):
+            with anyio.move_on_after(min(RETIRE, self._timing.op_timeout), shield=True):
                 await self._retire(host)
 
     async def _retire(self, host: Host) -> None:
