@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cronstable_fs.life import ASTRAY
 
 from cronstable.api import Held, Seen, StoreUnavailable, Vacant
 
@@ -393,6 +394,50 @@ def test_something_foreign_among_the_signs_is_left_aside(share: Any) -> None:
     a.disk.die()
     assert b.observe() == Vacant(grant.fence)
     assert share.signs() == ["0123456789ab", "notes"]
+
+
+def test_a_directory_that_is_emptied_again_and_again_costs_no_descriptor_each_time(share: Any) -> None:
+    a, b = share.mortal("a"), share.mortal("b")
+    a.release(a.win())
+    before = len(a.disk.fds)
+    for _ in range(10):
+        life(share).unlink()
+        a.release(a.win())
+        assert len(a.disk.fds) <= before + ASTRAY
+    a.retire()
+    assert a.disk.fds == set()
+    grant = a.win()
+    assert isinstance(b.observe(), Seen)
+    a.disk.die()
+    assert b.observe() == Vacant(grant.fence)
+
+
+def test_a_sign_that_is_not_written_whole_is_none(share: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = share.mortal("a"), share.mortal("b")
+    write = a.disk.write
+
+    def short(fd: int, data: bytes) -> int:
+        return int(write(fd, data if b"{" in data else data[:3]))
+
+    monkeypatch.setattr(a.disk, "write", short)
+    a.win()
+    assert "life" not in document(share)
+    assert share.signs() == []
+    assert isinstance(b.observe(), Seen)
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest_from_being_tidied_up(share: Any) -> None:
+    place = share.root / "default" / "life" / "cluster%2Fleader"
+    place.mkdir(parents=True)
+    for number in range(60):
+        (place / f"{number:012x}").mkdir()
+    for number in range(60):
+        (place / f"f{number:011x}").write_text("dead")
+    for number in range(12):
+        node = share.mortal(f"n{number}")
+        node.release(node.win())
+        node.retire()
+    assert [name for name in share.signs() if name.startswith("f")] == []
 
 
 def test_a_pipe_in_the_place_of_a_sign_holds_up_nobody(share: Any) -> None:

@@ -104,7 +104,9 @@ class FilesystemLeaseStore:
                     assert_never(standing)
             wall = self._host.clock.now().wall
             grant = Grant(me, max(self._highest + 1, int(wall)), nonce, ttl, wall + ttl)
-            return self._put(section, before, grant, durable=True)
+            answer = self._put(section, before, grant, durable=True)
+            self._close_astray(answer, section)
+            return answer
 
         return await self._locked("acquire", body)
 
@@ -182,6 +184,15 @@ class FilesystemLeaseStore:
 
     def _show(self, signs: SignsOfLife) -> None:
         signs.show(record.sign_of(self._read()))
+
+    def _close_astray(self, answer: Observation, section: Section) -> None:
+        """The lease was just written with our sign of now, so that it names none of the signs before."""
+        if self._signs is None or not isinstance(answer, Held):
+            return
+        try:
+            self._signs.let_go_astray(record.sign_of(section.read()))
+        except OSError as error:
+            self._doubt(error)
 
     async def retire(self) -> None:
         """Once nothing is asked of this store any more: take the sign away, unless the lease still names it.

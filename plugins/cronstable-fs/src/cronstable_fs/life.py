@@ -9,9 +9,10 @@ Blocking: for threads only. Proofs are given and taken on file systems of one ke
 
 from __future__ import annotations
 
+import bisect
 import os.path
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,9 @@ KERNEL: Final = "/proc/sys/kernel/random/boot_id"
 
 TIDIED: Final = 50
 """Files of the dead that are looked at when a new one is made: each process makes one, so this catches up."""
+
+ASTRAY: Final = 4
+"""Files that were taken away under this process and stay open: their directory may be put back, old lease and all."""
 
 _MAX_BYTES: Final = 200
 _NAME: Final = re.compile(r"[0-9a-f]{8,64}")
@@ -52,6 +56,7 @@ class SignsOfLife:
         self._directory = directory
         self._unique = unique
         self._mine: tuple[int, Sign] | None = None
+        self._astray: list[tuple[int, Sign]] = []
 
     # -- of this process
 
@@ -71,17 +76,19 @@ class SignsOfLife:
         if kernel is None:
             return
         self._fs.makedirs(self._directory, 0o700)
-        self._tidy(named)
         name = self._unique()
+        self._tidy(named, name)
         path = self._path(name)
         fd = self._fs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         kept = False
         try:
-            if self._fs.lock(fd):
-                self._fs.write(fd, _content(name))
+            # A full disk may take less than everything, and then nobody could believe the file.
+            if self._fs.lock(fd) and self._fs.write(fd, _content(name)) == len(_content(name)):
                 sign = Sign(name, kernel, self._inode(fd))
                 # Whoever tidies up may have had the lock before us: then the name is gone.
                 if self._inode_of(path) == sign.inode:
+                    if self._mine is not None:
+                        self._astray.append(self._mine)
                     self._mine = fd, sign
                     kept = True
         finally:
@@ -92,7 +99,7 @@ class SignsOfLife:
     def _is_shown(self) -> bool:
         """This process has a file, and it is where others look for it.
 
-        If it is not, its descriptor stays open all the same: there may be a lease somewhere that names it.
+        If it is not, its descriptor stays open all the same until ``let_go_astray``: the lease may name it.
         """
         mine = self._mine
         if mine is None:
@@ -119,11 +126,37 @@ class SignsOfLife:
             return None
         return sign
 
+    def let_go_astray(self, named: Sign | None) -> None:
+        """Close what was removed under this process and replaced, but for the latest, and the one that the lease names.
+
+        Call it inside a locked section, as ``retire``. Raises ``OSError``.
+        """
+        self._close(self._astray[:-ASTRAY], named)
+
+    def _close(self, astray: Sequence[tuple[int, Sign]], named: Sign | None) -> None:
+        for entry in astray:
+            fd, sign = entry
+            if named is not None and named.name == sign.name:
+                continue
+            self._astray.remove(entry)
+            if self._inode_is(fd, sign):
+                self._fs.close(fd)
+
+    def _inode_is(self, fd: int, sign: Sign) -> bool:
+        """The descriptor is still that of the file. The directory may be another one by now: it is left out."""
+        try:
+            device, number = self._fs.inode(fd)
+        except OSError:
+            # Closed by a mistake anywhere in the process.
+            return False
+        return sign.inode.split(":", 1)[1] == f"{device}:{number}"
+
     def retire(self, named: Sign | None) -> None:
         """Take the sign away, unless the lease names it: that says of a process that lives that it has ended.
 
         Call it inside a locked section, so that no write of ours is on its way. Raises ``OSError``.
         """
+        self._close(tuple(self._astray), named)
         mine = self._mine
         if mine is None:
             return
@@ -163,13 +196,15 @@ class SignsOfLife:
         finally:
             disk.close_quietly(self._fs, fd)
 
-    def _tidy(self, named: Sign | None) -> None:
+    def _tidy(self, named: Sign | None, drawn: str) -> None:
         """Remove what the dead left behind: its lock is free and no lease names it.
 
         The name goes while we have the lock. One who made that file, and has not locked it yet, looks for the name.
         """
-        names = (name for name in self._fs.listdir(self._directory) if _NAME.fullmatch(name))
-        for name in sorted(names)[:TIDIED]:
+        names = sorted(name for name in self._fs.listdir(self._directory) if _NAME.fullmatch(name))
+        # Begun at a place that is drawn: some that cannot be removed must not keep the others from being looked at.
+        start = bisect.bisect(names, drawn)
+        for name in (names[start:] + names[:start])[:TIDIED]:
             if named is None or name != named.name:
                 self._remove_if_free(self._path(name))
 
