@@ -128,6 +128,10 @@ class Connection(asyncio.Protocol):
                 return
             self._transport = transport
             self._repeats.connections[self._inner] = self
+            if transport.get_extra_info("sslcontext") is not None:
+                # TLS hands on all that it encrypts until the socket below is full, and does not tell that it is. What
+                # is written after that shows it, however short: with these limits, there is a deadline from then on.
+                transport.set_write_buffer_limits(high=1, low=0)
         self._inner.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 import ssl
 import stat
@@ -20,7 +21,7 @@ import anyio.lowlevel
 import pytest
 import trustme
 
-from cronstable.builtin.web import streams
+from cronstable.builtin.web import kept, repeats, streams
 
 pytestmark = pytest.mark.anyio
 
@@ -207,6 +208,52 @@ async def test_a_long_answer_that_is_kept_is_whole_over_https_also_for_who_reads
             assert head.startswith(b"HTTP/1.1 200 OK")
             assert body == whole.body
         writer.close()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_reader_over_https_that_takes_nothing_is_dropped_when_it_asks_for_more(
+    host: Any,
+    port: int,
+    run_service: Any,
+    certificates: Certificates,
+    make_job: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    at_once: bool,
+) -> None:
+    pieces: list[bytes] = []
+    original = repeats.Connection.data_received
+
+    def spy(self: repeats.Connection, data: bytes) -> None:
+        original(self, data)
+        pieces.append(data)
+
+    monkeypatch.setattr(repeats.Connection, "data_received", spy)
+    host.add(*(make_job(f"job {n}", command="x" * 9000) for n in range(1000)))
+    long, short = (b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in (b"jobs", b"version"))
+    async with run_service(host, {"listen": [f"https://127.0.0.1:{port}"], "tls": certificates.section()}):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # else it may grow until it holds all of it
+        sock.connect(("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(
+            sock=sock, ssl=certificates.client(), server_hostname="127.0.0.1", limit=1 << 24
+        )
+        for asked in (long, short):
+            writer.write(asked)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"Content-Length: (\d+)", head)
+            assert length is not None
+            await reader.readexactly(int(length[1]))
+        for module in (kept, repeats):
+            monkeypatch.setattr(module, "WRITE_TIMEOUT", 0.05)
+        transport: Any = writer.transport
+        transport.pause_reading()
+        for asked in [long + short] if at_once else [long, short]:
+            pieces.clear()
+            writer.write(asked)
+            await until(lambda: bool(pieces))
+        await until(lambda: "does not take its answer" in caplog.text)
+        transport.abort()
 
 
 async def test_a_client_certificate_is_compulsory_with_a_client_ca(
