@@ -486,7 +486,7 @@ def _answered(state: ClaimState, event: Answer, now: Instant) -> Result:
             state = replace(state, flight=None, full=True, store_at=_later(state.store_at, at))
             return state, (Refused(flight.record.starts, Reason.LOG_FULL), alarm)
         case Unknown():
-            return state, ()
+            return replace(state, flight=replace(flight, doubted_at=now.boot)), ()
         case _:
             assert_never(event.appended)
 

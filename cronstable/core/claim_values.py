@@ -209,7 +209,7 @@ class Claim:
 class Flight:
     """The append under way: the same number and bytes until it is settled (claims.md 3).
 
-    ``doubted_at``: boot instant at which it was first sent again for want of an answer: it may stand there.
+    ``doubted_at``: boot instant at which an answer to it last failed to come, None before: it may stand there.
     """
 
     number: int

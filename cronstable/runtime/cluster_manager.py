@@ -84,6 +84,7 @@ class ClusterManager:
         self._job_set_id = job_set_id
         self._tasks: TaskGroup | None = None
         self._running: _Running | None = None
+        self._starting: _Running | None = None
         self._leaving: _Running | None = None
         self._wanted: ClusterConfig | None = None
         self._error: str | None = None
@@ -195,9 +196,12 @@ class ClusterManager:
             election = self._make(config, context, self._host)
         except Exception as error:
             raise StartFailed(str(error) or type(error).__name__) from error
-        running = _Running(config, election, anyio.CancelScope(), anyio.Event())
+        running = self._starting = _Running(config, election, anyio.CancelScope(), anyio.Event())
         with anyio.move_on_after(START_DEADLINE):
-            await self._tasks.start(self._run, running)
+            try:
+                await self._tasks.start(self._run, running)
+            finally:
+                self._starting = None
             self._running = running
             self._observe(running, "elected at start")
             self._tasks.start_soon(self._watch, running)
@@ -243,7 +247,7 @@ class ClusterManager:
 
     def hurry(self) -> None:
         """Nobody is to wait for long for the end of the election any more. Never raises."""
-        for running in (self._running, self._leaving):
+        for running in (self._starting, self._running, self._leaving):
             if running is not None and isinstance(running.election, Hasty):
                 try:
                     running.election.hurry()

@@ -91,6 +91,7 @@ class Daemon:
         self._config = config
         self._stop = anyio.Event()
         self._forced = False
+        self._stop_asked_at = 0.0
         self._drain_wait = anyio.CancelScope()
         self._ready = False
         clock = parts.seams.clock
@@ -349,6 +350,7 @@ class Daemon:
         # What ended before is told as it was then: a failure of that time is reported, and tried again by whoever may.
         self.launcher.ends.release()
         self._log.info("stopping: no new runs, %d to finish", self.launcher.busy)
+        self._stop_asked_at = self._clock.now().boot
         self.launcher.stopping = True
         self.retries.stop()
         self.durable.inflight.let_go(self.guard.guards)
@@ -363,7 +365,7 @@ class Daemon:
     async def _drain(self, runs: anyio.CancelScope) -> None:
         """Wait for the runs to end, and say now and then what is waited for; not for long once told twice to stop."""
         grace = self._parts.shutdown_grace
-        end = float("inf") if grace is None else self._clock.now().boot + grace
+        end = float("inf") if grace is None else self._stop_asked_at + grace
         while self.launcher.busy:
             forced = self._forced
             patience = FORCED_DRAIN if forced else min(DRAIN_NOTICE, max(0.0, end - self._clock.now().boot))

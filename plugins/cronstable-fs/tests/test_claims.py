@@ -164,8 +164,11 @@ def test_a_full_disk_does_not_hide_what_stands_there_already(share: Any, run: An
     case = Case(share, run)
     assert isinstance(case.append(), Won)
     case.a.disk.before = lambda n, name: _no_room() if name == "write" else None
+    before = len(case.a.disk.calls)
     assert isinstance(case.append(), Won)
     assert case.standing() == RECORD
+    # Its name may not have been durable, as nobody was told.
+    assert "fsync" in case.a.disk.calls[before:]
 
 
 def _no_room() -> None:

@@ -176,7 +176,22 @@ def test_a_release_that_is_refused_once_is_sent_again(server: Any, node: Any, st
     story(main)
 
 
-@pytest.mark.parametrize("code", [401, 403])
+def test_a_release_that_an_apiserver_forbids_while_it_starts_is_tried_again(
+    server: Any, node: Any, status: Any
+) -> None:
+    async def main() -> None:
+        api = server()
+        one = node(api, "a")
+        grant = await one.win()
+        answers = [status(403, "not yet"), status(403, "not yet")]
+        one.line.before = lambda method, url, content: answers.pop() if answers else None
+        await one.store.release(grant, ("r1",))
+        assert await node(api, "b").store.observe() == Vacant(grant.fence, ("r1",))
+
+    story(main)
+
+
+@pytest.mark.parametrize("code", [401])
 def test_a_release_that_the_apiserver_denies_is_not_tried_again(server: Any, node: Any, status: Any, code: int) -> None:
     async def main() -> None:
         one = node(server(), "a")

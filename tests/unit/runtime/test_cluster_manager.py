@@ -223,6 +223,26 @@ def test_an_election_that_stops_or_is_about_to_can_be_told_to_hurry(first: str, 
     scenario(body)
 
 
+def test_an_election_whose_first_round_does_not_end_can_be_told_to_hurry() -> None:
+    class Slow(HastyElection):
+        async def run(self, host: Host, *, task_status: Started) -> None:
+            with anyio.CancelScope(shield=True):
+                await self.hurried.wait()
+
+    async def body(bench: Bench) -> None:
+        election = Slow()
+        bench.queue += [election]
+        begun = bench.clock.now().boot
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bench.manager.reconcile, CONFIG)
+            await bench.clock.sleep(0.5)
+            tasks.cancel_scope.cancel()
+            bench.manager.hurry()
+        assert bench.clock.now().boot - begun <= 1
+
+    scenario(body)
+
+
 def test_an_election_that_does_not_know_how_to_hurry_is_waited_for() -> None:
     async def body(bench: Bench) -> None:
         bench.queue += [FakeElection(leader=True)]

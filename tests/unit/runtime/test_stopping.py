@@ -29,6 +29,7 @@ async def test_the_ends_that_a_burst_holds_back_are_told_as_from_before_the_stop
     daemon: Any = SimpleNamespace(
         _log=logging.getLogger("test"),
         _stop=anyio.Event(),
+        _clock=SimpleNamespace(now=lambda: SimpleNamespace(boot=7.0)),
         launcher=launcher,
         retries=nothing,
         durable=SimpleNamespace(inflight=nothing),
@@ -40,6 +41,7 @@ async def test_the_ends_that_a_burst_holds_back_are_told_as_from_before_the_stop
     launcher.ends.do("a", lambda: told.append(launcher.stopping))
     Daemon.request_stop(daemon)
     assert told == [False]
+    assert daemon._stop_asked_at == 7.0
     assert launcher.stopping
     assert daemon._stop.is_set()
 
@@ -54,6 +56,37 @@ def test_a_daemon_that_is_told_twice_to_stop_ends_its_runs_and_waits_for_no_stor
     )
     Daemon.request_stop(daemon)
     assert done == ["end", "hurry"]
+
+
+@pytest.mark.parametrize(("began", "patience"), [(7.0, 8.0), (12.0, 3.0), (20.0, 0.0)])
+def test_what_the_daemon_did_first_is_taken_from_the_time_that_runs_have(began: float, patience: float) -> None:
+    ended: list[float] = []
+
+    async def story() -> None:
+        clock = VirtualClock.of_loop()
+        asked = clock.now().boot
+        idle = anyio.Event()
+
+        def end_runs() -> None:
+            ended.append(clock.now().boot - asked)
+            idle.set()
+            launcher.busy = 0
+
+        launcher = SimpleNamespace(busy=1, idle=idle.wait, live=lambda: {"a": ()})
+        daemon: Any = SimpleNamespace(
+            _log=logging.Logger("test"),
+            _clock=clock,
+            _forced=False,
+            _stop_asked_at=asked,
+            _parts=SimpleNamespace(shutdown_grace=15.0),
+            launcher=launcher,
+            _end_runs=end_runs,
+        )
+        await clock.sleep(began)
+        await Daemon._drain(daemon, anyio.CancelScope())
+
+    run_virtual(story)
+    assert ended == [began + patience]
 
 
 def _never(*args: object) -> Any:

@@ -60,6 +60,7 @@ class ClaimShelf:
                 found = self.read(number)
                 if found is None:
                     return Full()
+                section.sync(self._layout.claims)
                 return Won(self._fs.mtime(path)) if found == data else Taken(found)
             if error.errno in disk.NO_FILE:
                 return Taken(b"")

@@ -202,6 +202,10 @@ class Section:
             raise
         disk.sync_directory(self._fs, directory, self._platform)
 
+    def sync(self, directory: str) -> None:
+        """Make durable what an earlier section may have named there."""
+        disk.sync_directory(self._fs, directory, self._platform)
+
     @property
     def written(self) -> bool:
         """Whether a link or a rename was at least tried."""

@@ -37,10 +37,10 @@ Found: TypeAlias = Lease | Absent
 
 
 class Denied(StoreUnavailable):
-    """401, or 403: another try at once would be answered the same."""
+    """401: another try at once would be answered the same."""
 
 
-class NotAllowed(Denied):
+class NotAllowed(StoreUnavailable):
     """403: for good, or for a moment while the apiserver starts."""
 
 
