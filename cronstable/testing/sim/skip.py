@@ -55,6 +55,7 @@ def later(state: LeaseState, by: Seconds) -> LeaseState:
         next_at=state.next_at + by,
         vacant_since=_plus(state.vacant_since, by),
         doubt=_plus(state.doubt, by),
+        stop_by=state.stop_by + by,
         abstain_until=state.abstain_until + by,
     )
 
