@@ -69,7 +69,7 @@ SEEDS ?= 2000
 # YEARS: of a simulated cluster, a month at a time, the backends taking turns.
 YEARS ?= 10
 
-years: $(READY) ## ten simulated cluster-years under faults, in two processes (less than half an hour)
+years: $(READY) ## ten simulated cluster-years under faults, in two processes (about ten minutes)
 	$(BIN)/python -m cronstable simulate -c tests/cases/simulator/year.yaml --years $(YEARS) --backend each --faults all --fault-every 9000 --fault-spell 3 --failing 0.05
 
 endurance: $(READY) ## ten faults of each kind on real daemons, thousands of simulations, the live tests fifty times (hours)
