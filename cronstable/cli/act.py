@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Final
 
@@ -66,12 +67,13 @@ def _end_of(node: Node, job: str, run_id: str) -> dict[str, Json]:
     while True:
         try:
             # The stream says hello first: what ended before it was listened to is in the history by then.
-            for message in node.stream("/events?kinds=finished"):
-                failures = 0
-                if message.event in ("hello", "reset") or message.data.get("run_id") == run_id:
-                    found = _row(node, job, run_id)
-                    if found is not None:
-                        return found
+            with closing(node.stream("/events?kinds=finished")) as stream:
+                for message in stream:
+                    failures = 0
+                    if message.event in ("hello", "reset") or message.data.get("run_id") == run_id:
+                        found = _row(node, job, run_id)
+                        if found is not None:
+                            return found
         except (Lost, TimeoutError) as error:
             failures += 1
             if failures > TRIES:

@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -99,7 +99,7 @@ class Node:
         content = b"" if body is None else json.dumps(body).encode("ascii")
         return self._object(*self._exchange("POST", path, content, LONGEST_ACT))
 
-    def stream(self, path: str, after: str = "", silence: Seconds = STREAM_SILENCE) -> Iterator[Message]:
+    def stream(self, path: str, after: str = "", silence: Seconds = STREAM_SILENCE) -> Generator[Message, None, None]:
         """The messages of a stream, from the one after the id ``after`` on, until the node ends it.
 
         Raises ``Lost`` when the connection breaks, and ``TimeoutError`` after ``silence`` seconds without a byte.

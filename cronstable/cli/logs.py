@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from typing import Final
 from urllib.parse import quote
 
@@ -51,18 +52,19 @@ def logs_command(job: str, node: Node, follow: bool, run_id: str | None, times: 
     begun = None if follow else instant(node.get("/summary").get("generated_at"))
     while True:
         shown = ""
-        for message in _messages(node, job_path(job, f"/logs{which}"), follow):
-            if message.event == "line":
-                written = instant(message.data.get("at"))
-                if begun is not None and written is not None and written > begun:
-                    return
-                _show(message, times, as_json)
-            elif message.event == "run":
-                shown = str(message.data.get("run_id") or "")
-            elif message.event == "gap":
-                _say(f"lines {message.data.get('from')} to {message.data.get('to')} are not kept any more")
-            elif message.event == "end" and message.data.get("reason") == "no-output":
-                _say("no run yet" if not shown else f"run {shown}: no output was kept")
+        with closing(_messages(node, job_path(job, f"/logs{which}"), follow)) as messages:
+            for message in messages:
+                if message.event == "line":
+                    written = instant(message.data.get("at"))
+                    if begun is not None and written is not None and written > begun:
+                        return
+                    _show(message, times, as_json)
+                elif message.event == "run":
+                    shown = str(message.data.get("run_id") or "")
+                elif message.event == "gap":
+                    _say(f"lines {message.data.get('from')} to {message.data.get('to')} are not kept any more")
+                elif message.event == "end" and message.data.get("reason") == "no-output":
+                    _say("no run yet" if not shown else f"run {shown}: no output was kept")
         if not follow or run_id is not None:
             return
         _wait_for_next(node, job, shown)
@@ -80,17 +82,21 @@ def _say(words: str) -> None:
     click.echo(f"cronstable: {words}", err=True)
 
 
-def _messages(node: Node, path: str, follow: bool) -> Iterator[Message]:
-    """What the stream says up to its end. Without ``follow``, up to where the run has come."""
+def _messages(node: Node, path: str, follow: bool) -> Generator[Message, None, None]:
+    """What the stream says up to its end. Without ``follow``, up to where the run has come.
+
+    Close it, as all streams here: a Ctrl-C that comes while one is left to be collected would be ignored.
+    """
     last, failures = "", 0
     while True:
         try:
-            for message in node.stream(path, last, STREAM_SILENCE if follow else SETTLED):
-                failures = 0
-                last = message.id or last
-                yield message
-                if message.event == "end":
-                    return
+            with closing(node.stream(path, last, STREAM_SILENCE if follow else SETTLED)) as stream:
+                for message in stream:
+                    failures = 0
+                    last = message.id or last
+                    yield message
+                    if message.event == "end":
+                        return
         except TimeoutError:
             if not follow:
                 return
@@ -106,14 +112,15 @@ def _wait_for_next(node: Node, job: str, shown: str) -> None:
     failures = 0
     while True:
         try:
-            for message in node.stream("/events?kinds=started"):
-                failures = 0
-                # A run that began before we listened would be waited for in vain.
-                if message.event in ("hello", "reset"):
-                    if _newest(node, job) not in ("", shown):
+            with closing(node.stream("/events?kinds=started")) as stream:
+                for message in stream:
+                    failures = 0
+                    # A run that began before we listened would be waited for in vain.
+                    if message.event in ("hello", "reset"):
+                        if _newest(node, job) not in ("", shown):
+                            return
+                    elif message.data.get("job") == job and message.data.get("run_id") != shown:
                         return
-                elif message.data.get("job") == job and message.data.get("run_id") != shown:
-                    return
         except (Lost, TimeoutError) as error:
             failures += 1
             if failures > TRIES:
