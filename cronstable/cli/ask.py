@@ -6,7 +6,8 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -107,13 +108,15 @@ class Node:
         connection = self.open(PATIENCE)
         headers = self._headers("text/event-stream") | ({"Last-Event-ID": after} if after else {})
         try:
-            answer = self._begin(connection, "GET", path, b"", headers)
-            if answer.status != http.HTTPStatus.OK:
-                self._object(answer.status, answer.read(LONGEST_ANSWER))
-                raise NoAnswer(self._strange(answer.status))
-            if connection.sock is not None:
-                connection.sock.settimeout(silence)
-            yield from _messages(answer)
+            # Closed, and not left to be collected: io then closes it and drops what that raises, a Ctrl-C as well.
+            with closing(self._begin(connection, "GET", path, b"", headers)) as answer:
+                if answer.status != http.HTTPStatus.OK:
+                    self._object(answer.status, answer.read(LONGEST_ANSWER))
+                    raise NoAnswer(self._strange(answer.status))
+                if connection.sock is not None:
+                    connection.sock.settimeout(silence)
+                with closing(_messages(answer)) as messages:
+                    yield from messages
         except (ConnectionError, http.client.HTTPException) as error:
             raise Lost(f"{self.label}: the connection broke: {error or type(error).__name__}") from None
         finally:
@@ -122,8 +125,8 @@ class Node:
     def _exchange(self, method: str, path: str, body: bytes = b"", patience: Seconds = PATIENCE) -> tuple[int, bytes]:
         connection = self.open(patience)
         try:
-            answer = self._begin(connection, method, path, body, self._headers("application/json"))
-            return answer.status, answer.read(LONGEST_ANSWER)
+            with closing(self._begin(connection, method, path, body, self._headers("application/json"))) as answer:
+                return answer.status, answer.read(LONGEST_ANSWER)
         except TimeoutError:
             raise Lost(f"{self.label} does not answer within {patience:g} s") from None
         except (OSError, http.client.HTTPException) as error:
@@ -179,7 +182,7 @@ def _parsed(body: bytes) -> Json:
     return found
 
 
-def _messages(answer: http.client.HTTPResponse) -> Iterator[Message]:
+def _messages(answer: http.client.HTTPResponse) -> Generator[Message, None, None]:
     """Messages as they come (HTML standard, 9.2.6; our data is one line); comments only keep the connection."""
     event, data, last = "message", "", ""
     while line := answer.readline(LONGEST_ANSWER):
