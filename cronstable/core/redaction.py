@@ -20,8 +20,8 @@ _SECRET_NAME: Final = re.compile(
     # program curl is no URL.
     r"passw|passphrase|passcode|pwd|secret|token|credential|dsn|cookie|webhook|bearer|(?<!c)url"
     r"|(api|access|private|auth|signing|encryption|ssh)_?key"
-    # At the end of a word: not `passage`, not `keyboard`. `maxKeys` says how many.
-    r"|(pass|key)\d*($|_)|(^|(?<!max)(?<!min)(?<!num)_)keys($|_)|values?$"
+    # At the end of a word: not `passage`, not `keyboard`, nor `monkey`. `maxKeys` says how many.
+    r"|(pass|(?<!mon)(?<!tur)key)\d*($|_)|(^|(?<!max)(?<!min)(?<!num)_)keys($|_)|values?$"
     # A word of its own: not `author`, not `spin`.
     r"|(^|_)(o?auth\d*|authorization|authentication|headers|jwt|otp|pin|uri)($|_)"
 )

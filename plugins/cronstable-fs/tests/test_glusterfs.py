@@ -253,8 +253,7 @@ async def test_a_holder_frozen_inside_the_lock_blocks_everybody_and_nothing_is_t
     assert a.host.fs.lock(fd)
     volume.stop_client(0)
     try:
-        # A loaded machine may need the whole second for one try.
-        with pytest.raises(StoreUnavailable, match=r"the lock was not free|no answer from the mount"):
+        with pytest.raises(StoreUnavailable, match="the lock was not free"):
             await b.win(over=judged)
         assert grant.owns((await b.seen()).record)
     finally:

@@ -59,7 +59,7 @@ class Access:
         A body may run more than once: it must recognise its own write.
         """
         deadline = self._host.clock.now().boot + self._op_timeout
-        written = False
+        written = refused = False
         healings = disk.STALE_RETRIES
         while True:
             attempt = Attempt(self._host.clock, deadline)
@@ -68,12 +68,16 @@ class Access:
                 result = await self._off_loop(partial(section.run, body), deadline)
             except TimeoutError:
                 attempt.abandoned = True
+                if refused and not (written or attempt.written):
+                    # The mount answers: it said that the lock is held, and only the last try came too late.
+                    raise self._not_free(what, place.file, written) from None
                 raise self._hung(what, place.file, written or attempt.written) from None
             finally:
                 # Also when we are cancelled: a thread that wakes up late must find that nobody waits for it.
                 attempt.abandoned = True
             written = written or attempt.written
             if result is BUSY:
+                refused = True
                 await self._wait_for_lock(what, place.file, deadline, written)
             elif not isinstance(result, _Failed):
                 return result
@@ -156,9 +160,12 @@ class Access:
         clock = self._host.clock
         pause = LOCK_PAUSE * (1 + self._host.rng.random())
         if clock.now().boot + pause >= deadline:
-            detail = f"the lock was not free for {self._op_timeout:g} s: a node is frozen inside it, or its mount hangs"
-            raise self._unavailable(what, where, detail, written)
+            raise self._not_free(what, where, written)
         await clock.sleep(pause)
+
+    def _not_free(self, what: str, where: str, written: bool) -> StoreUnavailable:
+        detail = f"the lock was not free for {self._op_timeout:g} s: a node is frozen inside it, or its mount hangs"
+        return self._unavailable(what, where, detail, written)
 
     def _unavailable(self, what: str, where: str, detail: str, ambiguous: bool) -> StoreUnavailable:
         return StoreUnavailable(f"{what}: {detail} ({where})", ambiguous=ambiguous)
