@@ -1,0 +1,44 @@
+"""What is said of a lock that was not had in time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cronstable_fs.access import Access
+from cronstable_fs.layout import Layout
+from cronstable_fs.section import BUSY
+
+from cronstable.api import StoreUnavailable
+from cronstable.runtime.files import SystemFiles
+from cronstable.testing.clock import VirtualClock, run_virtual
+from cronstable.testing.host import FakeHost
+
+
+class Lane:
+    """A thread that answers "busy" so many times, and then not in time."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+
+    async def run(self, call: object, *, timeout: float, lane: str) -> Any:
+        if self.refusals == 0:
+            raise TimeoutError
+        self.refusals -= 1
+        return BUSY
+
+
+@pytest.mark.parametrize(
+    ("refusals", "said"), [(0, "no answer from the mount"), (1, "the lock was not free"), (3, "the lock was not free")]
+)
+def test_a_mount_that_said_that_the_lock_is_held_has_answered(tmp_path: Path, refusals: int, said: str) -> None:
+    async def story() -> None:
+        host: Any = FakeHost(VirtualClock.of_loop(), "a", fs=SystemFiles())
+        host.threads = Lane(refusals)
+        access = Access(host, str(tmp_path), (), op_timeout=1.0, lane="fs", platform="linux", made=True)
+        place = Layout.of(str(tmp_path), "default", "e").place(100)
+        with pytest.raises(StoreUnavailable, match=said):
+            await access.locked("write", place, lambda section: None)
+
+    run_virtual(story)
