@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -177,6 +178,20 @@ class Complaints:
 @pytest.fixture
 def complaints() -> Complaints:
     return Complaints()
+
+
+@pytest.fixture
+def fulfilled() -> Callable[[Page, str, Any], None]:
+    """Let a page believe that the node says this value at this path, whatever is asked of it there."""
+
+    def fulfil(page: Page, path: str, value: Any) -> None:
+        body = json.dumps(value)
+        page.route(
+            lambda url: urlsplit(url).path == f"/{path}",
+            lambda route: route.fulfill(body=body, content_type="application/json"),
+        )
+
+    return fulfil
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import signal
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 MANY = """(entry, count) => {
     // Made in the page: ten thousand entries would take longer on their way through the driver than all that is tested.
@@ -26,19 +27,25 @@ def row(page: Page, name: str) -> Any:
     return page.locator(f'[role=row][data-job="{name}"]')
 
 
-def fulfilled(page: Page, path: str, value: Any) -> None:
-    """Let the page believe that the node says ``value`` at ``path``."""
-    body = json.dumps(value)
-    page.route(f"**/{path}", lambda route: route.fulfill(body=body, content_type="application/json"))
-
-
-def test_a_node_without_jobs_says_so(node: Any, open_page: Any) -> None:
+def test_a_node_without_jobs_says_so(node: Any, open_page: Any, fulfilled: Any) -> None:
     page = open_page("about:blank")
     fulfilled(page, "jobs", [])
     page.goto(node.url)
     expect(page.get_by_text("This node has no jobs yet.")).to_be_visible()
     expect(page.locator("#link")).to_have_text("live")
     expect(page.locator("#lead")).to_have_text("single node")
+
+
+def test_a_page_that_has_not_heard_of_the_jobs_yet_does_not_say_that_there_are_none(node: Any, open_page: Any) -> None:
+    page = open_page("about:blank")
+    held: list[Route] = []
+    page.route(lambda url: urlsplit(url).path == "/jobs", lambda route: held.append(route))
+    page.goto(node.url)
+    expect(page.locator("#node")).not_to_have_text("")
+    expect(page.get_by_text("Looking…")).to_be_visible()
+    expect(page.get_by_text("This node has no jobs yet.")).to_have_count(0)
+    held[0].continue_()
+    expect(row(page, "a")).to_be_visible()
 
 
 def test_a_run_is_started_followed_searched_and_cancelled(node: Any, open_page: Any) -> None:

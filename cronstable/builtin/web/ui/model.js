@@ -132,8 +132,9 @@ export class Model extends EventTarget {
     this.list = list;
     const before = this.jobs;
     this.jobs = new Map(list.map((entry) => [entry.name, this.#dress(entry, asked)]));
+    const first = !this.version;
     this.version += 1;
-    this.#tell(before.size === this.jobs.size && list.every((entry) => before.has(entry.name)) ? "jobs" : "set");
+    this.#tell(!first && before.size === this.jobs.size && list.every((entry) => before.has(entry.name)) ? "jobs" : "set");
   }
 
   #dress(entry, asked) {

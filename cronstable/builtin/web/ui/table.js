@@ -170,7 +170,7 @@ export class JobsView {
 
   #nothing() {
     if (this.#model.jobs.size) return [h("p", {}, "No job fits."), button(null, "Show all jobs", () => { this.search.value = this.#words = ""; this.#choose("all"); })];
-    if (this.#model.summary === null) return h("p", {}, "Looking…");
+    if (!this.#model.version) return h("p", {}, "Looking…");
     return [h("p", {}, "This node has no jobs yet."), h("p", { class: "dim" }, "Add some to its configuration; it is read again within a minute, or at once on SIGHUP.")];
   }
 
