@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
-from cronstable.config import load
-from cronstable.plugin.manager import load_plugins
 from cronstable.runtime.backlog import Backlog
-from cronstable.runtime.daemon import Daemon, Parts
-from cronstable.runtime.files import SystemFiles
-from cronstable.runtime.host import Seams
+from cronstable.runtime.daemon import Daemon
 from cronstable.testing.clock import VirtualClock, run_virtual
-from cronstable.testing.host import InlineThreads, NoHttp, NoProcesses, SeededIds, SeededRng
 
 
 @pytest.mark.anyio
@@ -89,48 +84,15 @@ def test_what_the_daemon_did_first_is_taken_from_the_time_that_runs_have(began: 
     assert ended == [began + patience]
 
 
-def _never(*args: object) -> Any:
-    raise AssertionError("nothing is configured that this would be asked for")
-
-
-def _daemon(path: Path, clock: VirtualClock) -> Daemon:
-    path.write_text('jobs:\n  - {name: a, command: "true", schedule: "0 0 1 1 *"}\n')
-    plugins = load_plugins({})
-    first = load(str(path), plugins=plugins, environ={}, hostname="node-a")
-    assert first.config is not None, first.findings
-    parts = Parts(
-        seams=Seams(
-            clock=clock,
-            rng=SeededRng(),
-            ids=SeededIds(),
-            fs=SystemFiles(),
-            http=NoHttp(),
-            threads=InlineThreads(clock),
-            processes=NoProcesses(),
-        ),
-        plugins=plugins,
-        make_election=_never,
-        make_service=_never,
-        make_notifier=_never,
-        make_store=_never,
-        make_execute=lambda host, hub, node: _never,
-        load=lambda: first,
-        hostname="node-a",
-        log=logging.Logger("test"),
-        configure_logging=lambda section: None,
-    )
-    return Daemon(first, first.config, parts)
-
-
 @pytest.mark.parametrize("runs_end_after", [0.0, 3.0, 20.0])
 def test_the_time_that_runs_have_to_end_begins_at_once_and_not_after_the_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_end_after: float
+    lone_daemon: Callable[[VirtualClock], Daemon], monkeypatch: pytest.MonkeyPatch, runs_end_after: float
 ) -> None:
     told: list[tuple[float, str]] = []
 
     async def story() -> None:
         clock = VirtualClock.of_loop()
-        daemon = _daemon(tmp_path / "c.yaml", clock)
+        daemon = lone_daemon(clock)
 
         def note(what: str) -> None:
             told.append((clock.now().boot - stopped, what))
