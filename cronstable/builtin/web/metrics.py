@@ -83,7 +83,8 @@ class Exposition:
         self._certificates = certificates
         self._pages: dict[str, _Page] = {}
         self._busy = anyio.Lock()
-        self._said: set[str] = set()
+        self._said: set[tuple[str, str]] = set()
+        """Format and part of what is left out now, so that it is said once."""
 
     def routes(self) -> Iterable[Route]:
         """The one endpoint, unless it is not wanted."""
@@ -136,13 +137,14 @@ class Exposition:
         return page.zipped
 
     def _make(self, page: _Page, kind: str, snapshot: HostSnapshot) -> None:
-        """Bring the page up to date. A part that fails is left out, and said once."""
+        """Bring the page up to date. A part that fails is left out, which is said once until it is there again."""
         try:
             if page.seen is None or not same_in(_OF_JOBS, page.seen, snapshot):
                 self._jobs(page, kind, snapshot)
+                self._said.discard((kind, "jobs"))
             page.seen = snapshot
         except Exception:  # noqa: BLE001 - as in _block
-            self._complain("jobs")
+            self._complain(kind, "jobs")
             page.jobs.clear()
             page.together = b""
         certificates, streams = self._certificates.ends, self._streams.count
@@ -158,14 +160,16 @@ class Exposition:
 
     def _block(self, kind: str, name: str, block: Callable[[], Iterator[Sample]]) -> bytes:
         try:
-            return written(kind, list(block()))
+            lines = written(kind, list(block()))
         except Exception:  # noqa: BLE001 - a view comes from a plugin; what it breaks is its own block
-            self._complain(name)
+            self._complain(kind, name)
             return written(kind, [(f.CLUSTER, (), 0)]) if name == "cluster" else b""
+        self._said.discard((kind, name))
+        return lines
 
-    def _complain(self, name: str) -> None:
-        if name not in self._said:
-            self._said.add(name)
+    def _complain(self, kind: str, name: str) -> None:
+        if (kind, name) not in self._said:
+            self._said.add((kind, name))
             self._site.host.log.exception("web: the metrics of %s are left out", name)
 
     def _jobs(self, page: _Page, kind: str, snapshot: HostSnapshot) -> None:

@@ -219,6 +219,30 @@ async def test_a_part_that_fails_leaves_out_its_own_block_and_says_so_once(
     assert len(caplog.records) == 2
 
 
+async def test_a_part_that_is_there_again_and_fails_again_is_said_again(
+    serve: Any, host: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(host, make_job)
+
+    def broken(_: object) -> Any:
+        raise RuntimeError("a plugin's bug")
+
+    caplog.set_level(logging.ERROR)
+    async with serve() as call:
+        for new in ("more", "and more"):
+            with monkeypatch.context() as patched:
+                patched.setattr(samples, "cluster_samples", broken)
+                patched.setattr(samples, "job_samples", broken)
+                host.add(make_job(new))  # only what changed of the jobs is written again
+                await call("GET", "/metrics")
+                host.clock.advance(1)
+            whole = (await call("GET", "/metrics")).body.decode()
+            assert any("_job_runs" in name for name, _ in values(whole))
+            host.clock.advance(1)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"web: the metrics of {part} are left out" for part in ("jobs", "cluster")] * 2
+
+
 async def test_only_what_changed_is_written_again(
     serve: Any, host: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
