@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,22 +64,25 @@ class Site:
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
         self.address = f"http://127.0.0.1:{port}"
         self.http = httpx.Client(base_url=self.address, trust_env=False, timeout=DEADLINE)
-        deadline = time.monotonic() + DEADLINE
-        while not self.is_ready():
-            assert time.monotonic() < deadline, (directory / "log").read_text()
-            assert self.process.poll() is None, (directory / "log").read_text()
-            select.select([], [], [], 0.1)
+        self.until(self.is_ready)
+        # A fresh leader waits for a term before it starts what is due; a manual start waits for nobody.
+        assert self.http.post("/jobs/a/start").status_code == 200
+        self.until(lambda: bool(self.http.get("/jobs/a/runs").json()["runs"]))
         self.document: dict[str, Any] = self.http.get("/openapi.json").json()
 
     def is_ready(self) -> bool:
         try:
-            if self.http.get("/readyz").status_code != 200:
-                return False
+            return self.http.get("/readyz").status_code == 200
         except httpx.TransportError:
             return False
-        runs = self.http.get("/jobs/a/runs").json()["runs"]
-        # A fresh leader waits for a term before it starts what is due; a manual start waits for nobody.
-        return bool(runs) or self.http.post("/jobs/a/start").status_code == 0
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            log = Path(self.log.name).read_text()
+            assert time.monotonic() < deadline, log
+            assert self.process.poll() is None, log
+            select.select([], [], [], 0.1)
 
     def close(self) -> None:
         self.http.close()
