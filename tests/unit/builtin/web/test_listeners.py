@@ -6,12 +6,14 @@ import asyncio
 import logging
 import os
 import re
+import resource
 import socket
 import ssl
 import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ import anyio.lowlevel
 import pytest
 import trustme
 
-from cronstable.builtin.web import kept, repeats, streams
+from cronstable.builtin.web import doors, kept, listeners, repeats, streams
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +34,68 @@ async def until(condition: Callable[[], bool]) -> None:
         while not condition():
             await anyio.wait_all_tasks_blocked()
             await anyio.lowlevel.checkpoint()
+
+
+async def test_connections_beyond_the_most_are_closed_at_once_and_told_of_once_a_minute(
+    host: Any, port: int, run_service: Any, client_for: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(doors, "MOST", 3)
+    call = client_for(("127.0.0.1", port))
+
+    async def refused() -> None:
+        reader, writer = await call.open()
+        assert await reader.read() == b""
+        writer.close()
+
+    async with run_service(host, {"listen": [f"http://127.0.0.1:{port}"]}):
+        kept = [await call.open() for _ in range(3)]
+        for _ in range(5):
+            await refused()
+        host.clock.advance(60)
+        await refused()
+        kept[0][1].write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await kept[0][0].readline()).startswith(b"HTTP/1.1 200")
+        kept[1][1].close()
+        kept[2][1].transport.abort()
+
+        async def served() -> bool:
+            reader, writer = await call.open()
+            with suppress(ConnectionError):
+                writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                answer = await reader.read()
+                writer.close()
+                return answer.endswith(b"2.0.0")
+            return False
+
+        while not await served():  # room comes with the next turn of the loop
+            await anyio.lowlevel.checkpoint()
+        kept[0][1].close()
+    said = [record.getMessage() for record in caplog.records if "refused a connection" in record.getMessage()]
+    assert [re.findall(r"\d+", line) for line in said] == [["3", "0"], ["3", "4"]]
+
+
+async def test_a_handshake_counts_as_a_connection_until_it_fails(
+    host: Any, port: int, run_service: Any, client_for: Any, certificates: Certificates, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(doors, "MOST", 1)
+    monkeypatch.setattr(listeners, "HEAD_TIMEOUT", 0.2)
+    plain, call = client_for(("127.0.0.1", port)), client_for(("127.0.0.1", port), certificates.client())
+    async with run_service(host, {"listen": [f"https://127.0.0.1:{port}"], "tls": certificates.section()}):
+        silent, silent_writer = await plain.open()
+        other, other_writer = await plain.open()
+        assert await other.read() == b"", "closed at once, while the first one says nothing"
+        assert await silent.read() == b"", "its time for the handshake is over"
+        assert (await call("GET", "/version")).status == 200
+        for writer in (silent_writer, other_writer):
+            writer.close()
+
+
+@pytest.mark.parametrize(("soft", "most"), [(256, 128), (1024, 512), (4096, 1024), (1, 1), (-1, 1024)])
+def test_at_least_half_of_the_open_files_are_left_to_the_jobs(
+    monkeypatch: pytest.MonkeyPatch, soft: int, most: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: {resource.RLIMIT_NOFILE: (soft, -1)}[which])
+    assert doors.most_connections() == most
 
 
 async def test_a_taken_port_is_skipped_with_a_warning_and_the_others_serve(
@@ -386,7 +450,7 @@ async def test_who_was_accepted_and_not_yet_made_as_the_service_ended_is_hung_up
         pass
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    await asyncio.get_running_loop().connect_accepted_socket(made[0], ours)
+    await asyncio.get_running_loop().connect_accepted_socket(made[-1], ours)
     with theirs, anyio.fail_after(20):
         assert await asyncio.get_running_loop().sock_recv(theirs, 1) == b""
 
