@@ -10,7 +10,7 @@ import pytest
 from cronstable_gossip.wire import Caller, Reply
 
 from cronstable.api import PeerStatus
-from cronstable.testing.clock import until
+from cronstable.testing.clock import always, until
 
 Play = Callable[..., Any]
 
@@ -132,21 +132,62 @@ def test_the_certificates_are_looked_at_once_a_minute(cluster: Play) -> None:
     assert cluster(story).double == []
 
 
-def test_a_rebuilt_election_is_another_instance_and_holds_until_it_is_known(cluster: Play) -> None:
+@pytest.mark.parametrize("hangs_up", [True, False], ids=["hanging up", "silently"])
+@pytest.mark.parametrize("name", ["a", "c"])
+def test_a_rebuilt_election_is_another_instance_and_holds_until_it_is_known(
+    cluster: Play, name: str, hangs_up: bool
+) -> None:
+    """Silently: its peers see no connection end, and the instance of before counts as fresh for a while."""
+
     async def story(c: Any) -> None:
+        c.network.hangs_up = hangs_up
         await led(c)
-        await until(lambda: c.members["a"].election.view().settled, within=3)
-        before = c.members["a"].election._node.me.instance_id
-        await c.stop("a")
-        await c.start("a", "abc")
-        member = c.members["a"]
+        await until(lambda: c.members[name].election.view().settled, within=60)
+        await c.pause(40)
+        before = c.members[name].election._node.me.instance_id
+        await c.stop(name)
+        await c.start(name, "abc")
+        member = c.members[name]
         assert member.election._node.me.instance_id != before
         assert not member.election.view().settled
         assert not member.election.view().available, "not everybody at once, on a blank view"
-        await until(lambda: member.election.view().settled, within=3)
-        assert member.election.view().available
+        await always(
+            lambda: not member.election.view().settled or member.election.view().available == (name == "a"), during=1
+        )
+        assert member.election.view().settled, "who calls is asked back at once"
 
-    cluster(story)
+    cluster(story, interval=30.0, timeout=10.0)
+
+
+def test_a_node_that_no_peer_can_ask_is_held_for_an_interval_and_not_until_it_has_asked_three_times(
+    cluster: Play,
+) -> None:
+    async def story(c: Any) -> None:
+        await led(c)
+        await c.stop("c")
+        await until(lambda: status_of(c, "a", 1) is PeerStatus.UNREACHABLE, within=60)
+        c.network.errors = {("a", "c"), ("b", "c")}
+        await c.start("c", "abc")
+        member = c.members["c"]
+        await always(lambda: not member.election.view().available, during=29.9)
+        await until(lambda: member.election.view().settled, within=31)
+        assert member.election.view().available, "never skip: it cannot know better"
+
+    cluster(story, interval=30.0, timeout=10.0)
+
+
+def test_a_caller_that_nobody_lists_has_everybody_asked_once(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await led(c)
+        await c.pause(40)
+        c.network.asked.clear()
+        for _ in range(20):
+            c.network.open["a"].peer(Caller(None, "stranger"))
+            await c.pause(1)
+        assert [link[:2] for link in c.network.asked if link[0] == "a"][:2] == [("a", "b"), ("a", "c")]
+        assert len([link for link in c.network.asked if link[0] == "a"]) <= 4, "and at their usual time"
+
+    cluster(story, interval=30.0, timeout=10.0)
 
 
 def test_a_malformed_push_is_refused_and_one_of_another_job_set_ignored(cluster: Play) -> None:

@@ -155,6 +155,18 @@ def test_a_node_that_only_others_reach_gets_two_intervals_to_hear_of_us(make_me:
     assert claim_of(node) is Claim.LEADING
 
 
+def test_the_rounds_of_the_hold_are_counted_from_when_peers_can_ask_us(node: Node) -> None:
+    strangers = (Member("c", "i-c", True), Member("b", "of-before", True))
+    node.begin(100.5)
+    lose(node, 0, 100.6, refused=True)
+    for at in (100.7, 101.2, 101.7, 109.0, 110.4):
+        hear(node, 1, at, members=strangers)
+        assert not node.view(at).available
+        assert not node.view(at).settled
+    hear(node, 1, 110.5, members=strangers)
+    assert node.view(110.5).available
+
+
 def test_one_alone_leads_at_once_and_two_of_three_silent_never(make_me: MakeMe) -> None:
     alone = Node(make_me("b"), [], TIMING, now=100.0)
     alone.settle(100.0)
@@ -308,12 +320,19 @@ def test_the_ran_set_is_that_of_the_live_job_set_and_bounded(node: Node) -> None
     assert node.ran() == set()
 
 
-def test_callers_are_remembered_up_to_a_bound_and_known_ones_are_no_news(node: Node) -> None:
-    hear(node, 0, 100.1)
-    assert not node.called("i-a", 100.2)
+def test_callers_are_remembered_up_to_a_bound_and_the_first_call_of_each_is_told(node: Node) -> None:
+    assert [node.called("i-a", 100.2), node.called("i-a", 100.2)] == [True, False]
     for i in range(5000):
         assert node.called(f"x{i}", 100.3)
     assert len(node._callers) == 4096
+
+
+def test_a_process_is_known_while_there_is_news_of_it(node: Node) -> None:
+    assert not node.knows("i-a")
+    hear(node, 0, 100.1)
+    assert node.knows("i-a")
+    lose(node, 0, 100.2)
+    assert not node.knows("i-a")
 
 
 @pytest.mark.parametrize(("text", "version"), [("v1:00", "v1"), ("v2:00", "v2"), ("00", "v1"), (":00", "v1")])

@@ -106,13 +106,7 @@ FAILED = Failed("no route", 6.0)
 
 def test_a_peer_with_our_job_set_agrees(me: Me) -> None:
     peer = observe(Peer("a:1"), seen(), me)
-    assert (peer.status, peer.streak, peer.last_seen, peer.evidence, peer.polls) == (
-        PeerStatus.AGREED,
-        0,
-        100.0,
-        5.0,
-        1,
-    )
+    assert (peer.status, peer.streak, peer.last_seen, peer.evidence) == (PeerStatus.AGREED, 0, 100.0, 5.0)
 
 
 def test_another_job_set_is_syncing_until_it_has_been_so_three_times(me: Me) -> None:
@@ -212,12 +206,18 @@ def test_a_twin_that_goes_first_is_told_with_whom_it_agrees(me: Me) -> None:
 def test_a_fresh_view_settles_when_everybody_was_polled_and_those_who_agree_know_us(me: Me) -> None:
     known = observe(Peer("a:1"), seen(members=(Member("b", "i-b", False),)), me)
     stranger = observe(Peer("a:1"), seen(members=(Member("b", "of-before", True),)), me)
-    assert not settled([Peer("a:1")], me)
-    assert not settled([known, Peer("c:1")], me)
-    assert settled([known], me)
-    assert not settled([stranger], me)
-    assert not settled([replace(stranger, polls=2)], me)
-    assert settled([replace(stranger, polls=3)], me)
-    assert settled([observe(Peer("a:1"), FAILED, me)], me), "alone after the first round"
-    assert settled([observe(Peer("a:1"), seen(members=None), me)], me), "an older build"
-    assert settled([], me)
+    assert not settled([Peer("a:1")], me, 30.0)
+    assert not settled([known, Peer("c:1")], me, 30.0)
+    assert settled([known], me, 30.0)
+    assert not settled([stranger], me, 30.0)
+    assert settled([observe(Peer("a:1"), FAILED, me)], me, 30.0), "alone after the first round"
+    assert settled([observe(Peer("a:1"), seen(members=None), me)], me, 30.0), "an older build"
+    assert settled([], me, 30.0)
+
+
+def test_one_who_does_not_know_us_is_waited_for_until_the_third_round_however_often_it_was_asked(me: Me) -> None:
+    stranger = Peer("a:1")
+    for second in range(30):
+        stranger = observe(stranger, replace(seen(members=(Member("b", "of-before", True),)), sent=float(second)), me)
+        assert not settled([stranger], me, 30.0)
+    assert settled([replace(stranger, sent=30.0)], me, 30.0)

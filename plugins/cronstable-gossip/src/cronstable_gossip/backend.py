@@ -114,7 +114,7 @@ class GossipElection:
         """Answer and ask until cancelled. One whole round comes first, so that the first view is real."""
         await self._transport.open(self)
         try:
-            self._node.beat(self._now())
+            self._node.begin(self._now())
             self._running = True
             self._beat()
             async with anyio.create_task_group() as tasks:
@@ -323,19 +323,35 @@ class GossipElection:
         self._node.adopt(self._context.job_set_id())
         if self._node.beat(now):
             self._doubt()
-        if caller.instance_id is not None and self._node.called(caller.instance_id, now):
-            self._meet()
+        if caller.instance_id is not None:
+            self._meet(caller.instance_id, now)
         body = self._body(now, caller.etag)
         stats = payload.build_stats(self._stats) if self._shares and self._stats else None
         if caller.etag == body.etag:
             return Reply(304, body.etag, None, stats)
         return Reply(200, body.etag, body.content, stats)
 
-    def _meet(self) -> None:
-        """Somebody we have no news of lives: ask those who are silent a little sooner."""
+    def _meet(self, instance_id: str, now: float) -> None:
+        """Somebody we have no news of lives: ask those who are silent a little sooner.
+
+        It may be the successor of one that still counts as fresh, where no connection was seen to end: who calls for
+        the first time has everybody asked, so that it is attested soon. Once, since a node that lists us and that we do
+        not list goes on to call.
+        """
+        first = self._node.called(instance_id, now)
+        if self._node.knows(instance_id):
+            return
         for index, peer in enumerate(self._node.peers):
-            if not peer.fresh and not peer.is_self and (peer.sent or 0.0) + self._timing.fast < self._now():
+            soonest = (peer.sent or 0.0) + self._timing.fast
+            if first and peer.fresh:
+                asyncio.get_running_loop().call_later(max(0.0, soonest - now), self._meet_at, index, instance_id, now)
+            elif not peer.fresh and not peer.is_self and soonest < now:
                 self._wakes[index].set()
+
+    def _meet_at(self, index: int, instance_id: str, met: float) -> None:
+        peer = self._node.peers[index]
+        if not peer.is_self and (peer.sent or 0.0) < met and not self._node.knows(instance_id):
+            self._wakes[index].set()
 
     def _body(self, now: float, known: str | None) -> payload.Body:
         """The answer of now. One that the caller knows need not be made again to count down."""

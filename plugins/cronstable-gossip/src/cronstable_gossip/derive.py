@@ -13,9 +13,6 @@ from cronstable_gossip.model import Claim, Me, Member, Peer, Report
 MOST_CANDIDATES: Final = 512
 """Candidate names that are advertised or discovered through others; the lowest ones stay (reference 6.3)."""
 
-SETTLED_ROUNDS: Final = 3
-"""Rounds after which a node no longer waits to be attested by every agreeing peer (reference 6.9)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Derived:
@@ -154,14 +151,17 @@ def owners(view: Derived, me: Me) -> frozenset[str]:
     return (view.eligible | view.unconfirmed | {me.name}) if view.quorate else frozenset()
 
 
-def settled(peers: Iterable[Peer], me: Me) -> bool:
-    """A fresh view has converged (6.9): everybody was polled, and those who agree know this process."""
+def settled(peers: Iterable[Peer], me: Me, third_round: float) -> bool:
+    """A fresh view has converged (6.9): everybody was polled, and those who agree know this process.
+
+    One that still does not, asked since ``third_round`` (boot seconds), never will: it has had a whole interval to ask
+    us. Questions in between prove nothing, however many there are.
+    """
     peers = tuple(peers)
     if any(peer.status is PeerStatus.UNKNOWN for peer in peers):
         return False
-    rounds = min((peer.polls for peer in peers), default=SETTLED_ROUNDS)
-    agreed = [peer.report for peer in peers if peer.status is PeerStatus.AGREED and peer.report is not None]
-    return rounds >= SETTLED_ROUNDS or all(_knows(report, me) for report in agreed)
+    agreed = [(peer, peer.report) for peer in peers if peer.status is PeerStatus.AGREED and peer.report is not None]
+    return all(_knows(report, me) or (peer.sent or 0.0) >= third_round for peer, report in agreed)
 
 
 def _knows(report: Report, me: Me) -> bool:

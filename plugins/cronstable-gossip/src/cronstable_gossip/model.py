@@ -118,7 +118,6 @@ class Peer:
     last_error: str | None = None
     sent: float | None = None
     evidence: float | None = None
-    polls: int = 0
     may_lead: bool = False
     refused: bool = False
     summaries: Mapping[str, Json] | None = None
@@ -150,7 +149,6 @@ def observe(peer: Peer, outcome: Seen | Failed, me: Me) -> Peer:
         last_error=None,
         sent=outcome.sent,
         evidence=outcome.sent,
-        polls=peer.polls + 1,
         may_lead=report.claim is not Claim.NONE,
         refused=False,
         summaries=report.summaries,
@@ -180,6 +178,5 @@ def _failed(peer: Peer, outcome: Failed) -> Peer:
         report=None,
         last_error=outcome.reason,
         sent=outcome.sent,
-        polls=peer.polls + 1,
         refused=outcome.refused,
     )

@@ -76,6 +76,7 @@ class Node:
         self._looks = 0
         self._concluded: tuple[int, str] | None = None
         self._settled = False
+        self._third_round = now + timing.interval
         self._last_beat = now
         self._eldest: tuple[tuple[Peer, ...], float, float] | None = None
         self._valid_from = float("-inf")
@@ -110,6 +111,11 @@ class Node:
         self.generation += 1
 
     # -- what happens -------------------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """Peers can ask us from now on, and each of them does within an interval (reference 6.9)."""
+        self._third_round = now + self._timing.interval
+        self.beat(now)
 
     def polled(self, index: int, outcome: Seen | Failed, now: float) -> bool:
         """A poll of peer ``index`` is over; call ``settle`` next. True when everybody else has to be asked at once.
@@ -153,12 +159,17 @@ class Node:
                 self.show(index, None)
 
     def called(self, instance_id: str, now: float) -> bool:
-        """A process asked us; True when we have no fresh observation of it ourselves."""
+        """A process asked us; True when it did so for the first time."""
+        first = instance_id not in self._callers
         self._callers[instance_id] = now
         self._callers.move_to_end(instance_id)
         while len(self._callers) > CALLERS:
             self._callers.popitem(last=False)
-        return not any(peer.fresh and peer.instance_id == instance_id for peer in self.peers)
+        return first
+
+    def knows(self, instance_id: str) -> bool:
+        """There is a fresh observation of this process."""
+        return any(peer.fresh and peer.instance_id == instance_id for peer in self.peers)
 
     def beat(self, now: float) -> bool:
         """The loop runs; True when it did not for too long, so that everything known has to be asked again."""
@@ -207,7 +218,7 @@ class Node:
         found = owners(view, self._me)
         if found != self._owners:
             self._owners, self._owners_since = found, now
-        if not self._settled and settled(self.peers, self._me):
+        if not self._settled and settled(self.peers, self._me, self._third_round):
             self._settled = True
             self._touch()
         return self._note_unsettled(now)
