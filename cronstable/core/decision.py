@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias
 
-from cronstable.core.clock import EpochSeconds
+from cronstable.core.clock import EpochSeconds, Seconds
 from cronstable.core.values import dataclass
 
 Evidence: TypeAlias = Mapping[str, "str | int | float | bool | None"]
@@ -92,6 +92,17 @@ class DecisionRecord:
     decision: Decision
     run_id: str | None = None
     provisional: bool = False
+
+
+def settled(record: DecisionRecord, wall: float, window: Seconds) -> DecisionRecord:
+    """``record`` as it is to be told at ``wall``: a skip is final once its T is older than the catch-up ``window``.
+
+    Until then whoever leads may start the occurrence late, and the word of that may reach this node (invariant O1).
+    """
+    waits = record.decision.verdict is not Verdict.SKIP or record.scheduled_at is None
+    if not record.provisional or waits or wall - (record.scheduled_at or 0) <= window:
+        return record
+    return replace(record, provisional=False)
 
 
 _Key: TypeAlias = tuple[str, EpochSeconds | None, int]

@@ -5,6 +5,7 @@ Claims, sweep and session are a megabyte of code that a daemon alone, or in a go
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -70,6 +71,10 @@ class ClaimSeat:
     def window(self) -> Seconds:
         """How far back the sweep looks; 0 without a claim log."""
         return self._driver.window if self._driver is not None else 0.0
+
+    def window_of(self, job: Job) -> Seconds:
+        """How long an occurrence of ``job`` may still be decided anew: for good, while the log is not being read."""
+        return (self.window or math.inf) if self.owns(job) else 0.0
 
     @property
     def has_swept(self) -> bool:

@@ -204,8 +204,17 @@ class Daemon:
             cancel_retry=self.retries.cancel,
         )
         self.host.connect(
-            self.snapshot, commands.do, self.launcher.decisions, self.durable.history.runs, self.state.names
+            self.snapshot,
+            commands.do,
+            self.launcher.decisions,
+            self.durable.history.runs,
+            self.state.names,
+            self._window,
         )
+
+    def _window(self, job: str) -> Seconds:
+        known = self.scheduler.jobs.get(job)
+        return 0.0 if known is None else self.claims.window_of(known)
 
     def _make_claims(self) -> ClaimsDriver:
         # Here and not at the start: most daemons have no backend with a claim log, and this is a megabyte of modules.

@@ -8,8 +8,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from cronstable.core.clock import Clock
-from cronstable.core.decision import DecisionRecord, DecisionRing
+from cronstable.core.clock import Clock, Seconds
+from cronstable.core.decision import DecisionRecord, DecisionRing, settled
 from cronstable.core.events import Event
 from cronstable.core.runs import Line, RunRecord
 from cronstable.core.values import dataclass
@@ -59,6 +59,7 @@ class DaemonHost:
         self._decisions = DecisionRing(1)
         self._runs: Callable[[str, int], Awaitable[Sequence[RunRecord]]] | None = None
         self._stored: Stored | None = None
+        self._window: Callable[[str], Seconds] | None = None
         self.fleet: dict[str, FleetReport] = {}
         self.expiries: Mapping[tuple[str, str], float] = MappingProxyType({})
 
@@ -69,8 +70,13 @@ class DaemonHost:
         decisions: DecisionRing,
         runs: Callable[[str, int], Awaitable[Sequence[RunRecord]]],
         stored: Stored | None = None,
+        window: Callable[[str], Seconds] | None = None,
     ) -> None:
-        """Say where all this comes from and who carries out commands; once, as the daemon is built."""
+        """Say where all this comes from and who carries out commands; once, as the daemon is built.
+
+        ``window``: how long an occurrence of a job may be caught up on; None: never.
+        """
+        self._window = window
         self._snapshot = snapshot
         self._runs = runs
         self._stored = stored
@@ -133,7 +139,8 @@ class DaemonHost:
 
     def decisions(self, job: str, limit: int = 100) -> Sequence[DecisionRecord]:
         """The newest decisions on a job, newest first."""
-        return tuple(islice(self._decisions.for_job(job), max(0, limit)))
+        wall, window = self.clock.now().wall, 0.0 if self._window is None else self._window(job)
+        return tuple(settled(record, wall, window) for record in islice(self._decisions.for_job(job), max(0, limit)))
 
     async def runs(self, job: str, limit: int = 100) -> Sequence[RunRecord]:
         """The newest runs of a job, newest first."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict
+from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict, settled
 
 RUN = Decision(Verdict.RUN, Reason.LEADER)
 SKIP = Decision(Verdict.SKIP, Reason.NOT_LEADER)
@@ -97,3 +97,13 @@ def test_the_index_by_job_says_what_a_search_through_all_would(
         assert len(ring) <= capacity
         for name in "abc":
             assert [*ring.for_job(name)] == [r for r in ring if r.job == name]
+
+
+def test_a_skip_is_told_as_final_once_its_time_has_left_the_window() -> None:
+    skip = record("a", 100, decision=SKIP, provisional=True)
+    assert [settled(skip, wall, 60.0).provisional for wall in (100.0, 160.0, 160.5)] == [True, True, False]
+    assert settled(skip, 100.25, 0.0) == record("a", 100, decision=SKIP), "nobody catches up on it"
+    waits = record("a", 100, decision=Decision(Verdict.DEFER, Reason.QUEUED), provisional=True)
+    boot = record("a", None, decision=SKIP, provisional=True)
+    final = record("a", 100, decision=SKIP)
+    assert [settled(one, 1e9, 60.0) for one in (waits, boot, final)] == [waits, boot, final]

@@ -128,3 +128,14 @@ async def test_it_runs_from_the_moment_that_an_election_with_a_claim_log_does(ho
         await anyio.wait_all_tasks_blocked()
         assert made[0].runs.is_set()
         tasks.cancel_scope.cancel()
+
+
+async def test_an_occurrence_stays_open_for_the_window_and_for_good_while_the_log_is_not_being_read() -> None:
+    claims, cluster, made = seat()
+    job: Any = "job"
+    assert claims.window_of(job) == 0.0
+    cluster.claims = object()
+    claims.load()
+    assert claims.window_of(job) == 60.0
+    made[0].window = 0.0
+    assert claims.window_of(job) == float("inf")

@@ -17,7 +17,7 @@ from cronstable.testing.clock import VirtualClock
 from cronstable.testing.host import FakeHost
 
 
-def daemon_host(ring: DecisionRing) -> Host:
+def daemon_host(ring: DecisionRing, window: Callable[[str], float] | None = None) -> Host:
     fake = FakeHost(VirtualClock(), fs=SystemFiles())
     seams = Seams(fake.clock, fake.rng, fake.ids, fake.fs, fake.http, fake.threads, fake.processes)
     host = DaemonHost(seams=seams, log=fake.log, bus=EventBus(fake.log), hub=OutputHub())
@@ -31,7 +31,7 @@ def daemon_host(ring: DecisionRing) -> Host:
     async def runs(job: str, limit: int) -> Sequence[RunRecord]:
         return await fake.runs(job, limit)
 
-    host.connect(snapshot, do, ring, runs)
+    host.connect(snapshot, do, ring, runs, window=window)
     return host
 
 
@@ -52,6 +52,18 @@ def test_a_host_tells_the_newest_decisions_on_a_job_newest_first(make: Callable[
     assert len(host.decisions("a")) == 100
     assert len(host.decisions("a", 1_000)) == 150
     assert list(host.decisions("a", 0)) == list(host.decisions("a", -1)) == list(host.decisions("nobody")) == []
+
+
+def test_what_a_follower_decided_is_told_as_final_once_it_has_left_the_window_of_its_job() -> None:
+    ring = DecisionRing()
+    host = daemon_host(ring, window=lambda job: 60.0 if job == "claimed" else 0.0)
+    now = int(host.clock.now().wall)
+    for job in ("claimed", "other"):
+        for t in (now - 61, now - 59):
+            ring.add(DecisionRecord("n", job, t, t, Decision(Verdict.SKIP, Reason.NOT_LEADER), provisional=True))
+    assert [r.provisional for r in host.decisions("claimed")] == [True, False]
+    assert [r.provisional for r in host.decisions("other")] == [False, False]
+    assert all(r.provisional for r in ring), "what is remembered stays open to a later word"
 
 
 def test_a_report_without_nodes_ends_what_was_published() -> None:
