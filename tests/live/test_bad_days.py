@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
 import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +102,69 @@ def test_a_reload_that_is_asked_for_while_the_daemon_starts_does_not_end_it(
 
     waiting(ready, 30, "an answer")
     assert node.alive
+
+
+def test_thousands_of_half_open_connections_cost_no_run_and_who_is_connected_is_answered(
+    waiting: Wait, tmp_path: Path
+) -> None:
+    descriptors, strangers = 256, 2000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2 * strangers:
+        pytest.skip(f"this process may open {hard} files, and the test needs {2 * strangers}")
+    out, log, config = tmp_path / "out", tmp_path / "log", tmp_path / "c.yaml"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config.write_text(
+        f"web:\n  listen: ['http://127.0.0.1:{port}']\n"
+        f"jobs:\n- name: tick\n  command: 'echo $CRONSTABLE_SCHEDULED_AT >> {out}; echo said'\n"
+        '  captureStdout: true\n  captureStderr: true\n  schedule: "* * * * * * *"\n'
+    )
+    shell = f'ulimit -S -n {descriptors}; exec "{sys.executable}" -m cronstable -c "{config}"'
+    with log.open("wb") as file:
+        daemon = subprocess.Popen(
+            ["/bin/sh", "-c", shell], start_new_session=True, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+        )
+
+    def runs() -> list[str]:
+        return out.read_text().split() if out.exists() else []
+
+    def served() -> bool:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as fresh:
+            try:
+                fresh.request("GET", "/healthz")
+                return fresh.getresponse().status == 200
+            except (OSError, http.client.HTTPException):
+                return False
+
+    crowd: list[socket.socket] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2 * strangers, hard))
+        waiting(lambda: len(runs()) >= 2 and served(), 20, "two runs")
+        old = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        old.request("GET", "/healthz")
+        assert old.getresponse().read() == b'{"status":"ok"}'
+        for _ in range(strangers):
+            crowd.append(socket.create_connection(("127.0.0.1", port), 10))
+            with contextlib.suppress(ConnectionError):  # it was closed at once
+                crowd[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+        so_far = len(runs())
+        waiting(lambda: len(runs()) >= so_far + 3, 20, "three more runs")
+        old.request("GET", "/healthz")
+        assert old.getresponse().read() == b'{"status":"ok"}', "on the connection that was there before"
+        old.close()
+        waiting(served, 40, "room for others, once the time for a head is over")
+        assert log.read_text().count("refused a connection, 128 are open") == 1
+        seconds = [datetime.fromisoformat(text).timestamp() for text in runs()]
+        assert seconds == [seconds[0] + n for n in range(len(seconds))], "every second, once"
+        daemon.terminate()
+        assert daemon.wait(30) == 0
+        assert "failed" not in log.read_text()
+    finally:
+        for one in crowd:
+            one.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if daemon.poll() is None:
+            daemon.kill()
+            daemon.wait(10)
+        print(log.read_text()[-3000:])

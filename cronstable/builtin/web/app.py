@@ -18,6 +18,7 @@ from cronstable.builtin.web.certificate import Certificates
 from cronstable.builtin.web.contexts import Contexts
 from cronstable.builtin.web.dashboard import Dashboard
 from cronstable.builtin.web.definitions import Definitions
+from cronstable.builtin.web.doors import most_connections
 from cronstable.builtin.web.eventlog import EventLog
 from cronstable.builtin.web.kept import Ready
 from cronstable.builtin.web.metrics import Exposition
@@ -50,7 +51,7 @@ class Api:
         self._guard = guard
         self._site = Site(host, settings, guard, contexts)
         self.repeats = self._site.sender.repeats
-        self.streams = Streams(host.clock, host.log, contexts)
+        self.streams = Streams(host.clock, host.log, contexts, most_connections())
         self.events = EventLog(host)
         self.load = NodeLoad(host, settings.node_history)
         self.routes = tuple(self._routes())
@@ -94,6 +95,7 @@ class Api:
     @web.middleware
     async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """May it be asked, by whom, what is the answer; every failure is JSON with an ``error``; sent by a deadline."""
+        self.repeats.begun(request)
         if self._contexts.outdated(request.transport):
             request.protocol.close()  # after this answer
         try:

@@ -17,7 +17,8 @@ import anyio
 from aiohttp import web
 
 from cronstable.api import Host
-from cronstable.builtin.web.repeats import Repeats
+from cronstable.builtin.web.doors import Doors
+from cronstable.builtin.web.repeats import HEAD_TIMEOUT, Repeats
 from cronstable.builtin.web.settings import Tcp, Tls, Unix, WebSettings
 
 IO_TIMEOUT: Final = 10.0
@@ -37,8 +38,13 @@ class LoadedTls:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    server: asyncio.Server
+    servers: tuple[asyncio.Server, ...]
     inode: int | None = None
+
+    def close(self) -> None:
+        """Take no more connections."""
+        for server in self.servers:
+            server.close()
 
 
 class Listeners:
@@ -50,6 +56,7 @@ class Listeners:
         self._threads = host.threads
         self._log = host.log
         self._repeats = repeats
+        self._doors = Doors(host.clock, host.log)
         self._contexts = repeats.contexts
         self._open: dict[Tcp | Unix, _Open] = {}
         self._said: dict[Tcp | Unix, str] = {}
@@ -94,7 +101,7 @@ class Listeners:
             self._log.warning("web: the changed certificate does not load, the old one stays in use: %s", error)
             return
         for listen in [item for item in self._open if isinstance(item, Tcp) and item.tls]:
-            self._open.pop(listen).server.close()
+            self._open.pop(listen).close()
         await self.open()
         await self._end_outdated()
 
@@ -113,7 +120,7 @@ class Listeners:
     def close(self) -> None:
         """Take no more connections."""
         for opened in self._open.values():
-            opened.server.close()
+            opened.close()
 
     def remove_sockets(self) -> None:
         """Remove our unix sockets from the file system, unless somebody else has put his own there."""
@@ -130,14 +137,43 @@ class Listeners:
         context = None
         if listen.tls and self._settings.tls is not None:
             context = (self._tls or await self._load_tls(self._settings.tls)).context
-        loop = asyncio.get_running_loop()
-        return _Open(await loop.create_server(self._connection, listen.host, listen.port, ssl=context, backlog=BACKLOG))
+        # The loop finds the addresses of a host and binds to them; it shall accept through a door.
+        bound = await asyncio.get_running_loop().create_server(
+            asyncio.Protocol, listen.host, listen.port, start_serving=False
+        )
+        try:
+            sockets = [one.dup() for one in bound.sockets]
+        finally:
+            bound.close()
+        opened: list[asyncio.Server] = []
+        try:
+            for one in sockets:
+                opened.append(await self._serve(one, context))
+        except OSError:
+            for server in opened:
+                server.close()
+            raise
+        finally:
+            for one in sockets:
+                one.close()
+        return _Open(tuple(opened))
 
     async def _open_unix(self, listen: Unix) -> _Open:
         mode = self._settings.socket_mode
         sock, inode = await self._threads.run(lambda: bind_unix(listen.path, mode), timeout=IO_TIMEOUT, lane="web")
-        loop = asyncio.get_running_loop()
-        return _Open(await loop.create_server(self._connection, sock=sock, backlog=BACKLOG), inode)
+        return _Open((await self._serve(sock),), inode)
+
+    async def _serve(self, bound: socket.socket, context: ssl.SSLContext | None = None) -> asyncio.Server:
+        """Accept on ``bound``, which is used up."""
+        door = self._doors.door(bound)
+        handshake = None if context is None else HEAD_TIMEOUT
+        try:
+            return await asyncio.get_running_loop().create_server(
+                self._connection, sock=door, ssl=context, backlog=BACKLOG, ssl_handshake_timeout=handshake
+            )
+        except OSError:
+            door.close()
+            raise
 
     def _connection(self) -> asyncio.Protocol:
         if self._repeats.ended:  # accepted before the listener was closed; it is refused when it is made

@@ -32,11 +32,15 @@ RENEWED: Final[Seconds] = 10.0
 """A connection sends a request through the library this often: the library ends those on which it sees none."""
 WRITE_TIMEOUT: Final[Seconds] = 30.0
 """Seconds for an answer to be taken by a slow reader; then the connection is dropped."""
+HEAD_TIMEOUT: Final[Seconds] = 10.0
+"""Seconds for the whole head of a request to arrive, from the connection's beginning or from its first byte on."""
 
 _END: Final = b"\r\n\r\n"
 
 Again: TypeAlias = "Callable[[], Kept | None]"
 """What a request asked for, as of now; None when that takes more than a moment to find out."""
+Later: TypeAlias = "Callable[[Seconds, Callable[[], None]], asyncio.TimerHandle]"
+"""Calls something after so many seconds."""
 Pack: TypeAlias = "Callable[[Kept], bytes | memoryview]"
 """The whole answer, as it goes over the wire."""
 
@@ -52,6 +56,11 @@ def plain(request: web.BaseRequest) -> bool:
     )
 
 
+def on_this_loop(seconds: Seconds, call: Callable[[], None]) -> asyncio.TimerHandle:
+    """Call ``call`` later, on the loop that runs here."""
+    return asyncio.get_running_loop().call_later(seconds, call)
+
+
 def whole(piece: bytes) -> bool:
     """True when ``piece`` can be nothing but the head of one request from its first byte to its last (RFC 9112, 2.1).
 
@@ -64,7 +73,7 @@ def whole(piece: bytes) -> bool:
 class Repeats:
     """What is remembered of the requests to one service, and its connections by the library's side of them."""
 
-    def __init__(self, host: Host, contexts: Contexts, pack: Pack) -> None:
+    def __init__(self, host: Host, contexts: Contexts, pack: Pack, later: Later = on_this_loop) -> None:
         self.clock = host.clock
         self.log = host.log
         self.contexts = contexts
@@ -72,6 +81,10 @@ class Repeats:
         self.known: OrderedDict[bytes, Again] = OrderedDict()
         self.ended = False
         self.connections: dict[asyncio.Protocol, Connection] = {}
+        # Who owes the head of a request, and since when; the first one has owed it for longest.
+        self._owing: dict[Connection, Seconds] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._later = later
 
     def before(self, make: Callable[[], asyncio.Protocol]) -> Connection:
         """A new connection, in front of what the library makes for it."""
@@ -95,6 +108,35 @@ class Repeats:
         self.known.move_to_end(connection.piece)
         if len(self.known) > MOST:
             self.known.popitem(last=False)
+
+    def owes(self, connection: Connection) -> None:
+        """Note that the head of a request is waited for: it has ``HEAD_TIMEOUT`` from now on."""
+        if connection not in self._owing:
+            self._owing[connection] = self.clock.now().boot
+            if self._sweep is None:
+                self._sweep = self._later(HEAD_TIMEOUT, self._end_late)
+
+    def paid(self, connection: Connection) -> None:
+        """Note that no head is waited for. One timer does for all, and none runs when nothing is owed."""
+        if self._owing.pop(connection, None) is not None and not self._owing and self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+
+    def begun(self, request: web.BaseRequest) -> None:
+        """Note that a request has come whole as far as its head goes."""
+        connection = self.connections.get(request.protocol)
+        if connection is not None:
+            self.paid(connection)
+
+    def _end_late(self) -> None:
+        self._sweep = None
+        late = self.clock.now().boot - HEAD_TIMEOUT
+        for connection, since in tuple(self._owing.items()):
+            if since > late:
+                self._sweep = self._later(since - late, self._end_late)
+                return
+            del self._owing[connection]
+            connection.abort()
 
     def settled(self, request: web.BaseRequest) -> None:
         """Note that a plain request has its answer: where only this one was sent, the next begins."""
@@ -128,6 +170,7 @@ class Connection(asyncio.Protocol):
                 return
             self._transport = transport
             self._repeats.connections[self._inner] = self
+            self._repeats.owes(self)
             if transport.get_extra_info("sslcontext") is not None:
                 # TLS hands on all that it encrypts until the socket below is full, and does not tell that it is. What
                 # is written after that shows it, however short: with these limits, there is a deadline from then on.
@@ -138,6 +181,7 @@ class Connection(asyncio.Protocol):
         """Hand on."""
         self._transport = None
         self._repeats.connections.pop(self._inner, None)
+        self._repeats.paid(self)
         self._on_time()
         self._inner.connection_lost(exc)
 
@@ -170,6 +214,8 @@ class Connection(asyncio.Protocol):
                 if self._answered(again):
                     return
             self._between, self.piece = False, data
+            if not whole(data):
+                self._repeats.owes(self)
         else:
             self.piece = b""
         self._inner.data_received(data)
@@ -179,6 +225,12 @@ class Connection(asyncio.Protocol):
         if whole(self.piece):
             self._between, self.piece = True, b""
             self._renewed = self._repeats.clock.now().boot
+
+    def abort(self) -> None:
+        """End it now: the head of its request did not come in time."""
+        if self._transport is not None:
+            self._repeats.log.debug("web: a connection is ended: no request within %g s", HEAD_TIMEOUT)
+            self._transport.abort()
 
     def _answered(self, again: Again) -> bool:
         """Write the answer; False when the library had better do it."""

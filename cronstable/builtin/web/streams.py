@@ -15,6 +15,8 @@ from cronstable.builtin.web.contexts import Contexts
 
 MOST: Final = 512
 """Streams at once; one more is answered with 503."""
+LEFT: Final = 4
+"""One connection out of so many is left to those who ask for no stream, or nobody could ask whether we live."""
 PING: Final = 15.0
 """Seconds of silence after which a comment is sent, so that no proxy takes the connection for dead (reference 7.2)."""
 SEND_TIMEOUT: Final = 30.0
@@ -45,7 +47,9 @@ def message(event: str, data: Json, identity: str = "") -> bytes:
 class Streams:
     """All streams of one service."""
 
-    def __init__(self, clock: Clock, log: logging.Logger, contexts: Contexts) -> None:
+    def __init__(self, clock: Clock, log: logging.Logger, contexts: Contexts, connections: int) -> None:
+        """``connections``: how many can be open at once."""
+        self._room = max(1, connections - connections // LEFT)
         self._clock = clock
         self._log = log
         self._contexts = contexts
@@ -65,8 +69,9 @@ class Streams:
 
     def admit(self) -> None:
         """503 when there can be no further one."""
-        if self._ended or len(self._scopes) >= MOST:
-            fail(503, "the service is stopping" if self._ended else f"{MOST} streams are open, which is the most")
+        most = min(MOST, self._room)
+        if self._ended or len(self._scopes) >= most:
+            fail(503, "the service is stopping" if self._ended else f"{most} streams are open, which is the most")
 
     async def serve(self, request: web.Request, source: Source) -> web.StreamResponse:
         """Send what ``source`` gives until it ends, the reader leaves or falls too far behind, or the service stops.

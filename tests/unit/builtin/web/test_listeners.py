@@ -62,7 +62,7 @@ async def test_connections_beyond_the_most_are_closed_at_once_and_told_of_once_a
             reader, writer = await call.open()
             with suppress(ConnectionError):
                 writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                answer = await reader.read()
+                answer: bytes = await reader.read()
                 writer.close()
                 return answer.endswith(b"2.0.0")
             return False

@@ -366,10 +366,50 @@ class Wire:
         self.service.settled(self.request)
 
 
+class Timers:
+    """Stands for the timers of a loop, on the clock that a test moves."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self.waiting: list[Timer] = []
+        self.made = 0
+
+    def later(self, seconds: float, call: Callable[[], None]) -> Any:
+        self.made += 1
+        self.waiting.append(Timer(self, self._clock.boot + seconds, call))
+        return self.waiting[-1]
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, as far as the next timer each."""
+        until = self._clock.boot + seconds
+        while due := [one for one in self.waiting if one.at <= until]:
+            first = min(due, key=lambda one: one.at)
+            self.waiting.remove(first)
+            self._clock.advance(max(0, first.at - self._clock.boot))
+            first.call()
+        self._clock.advance(until - self._clock.boot)
+
+
+class Timer:
+    """One of them."""
+
+    def __init__(self, timers: Timers, at: float, call: Callable[[], None]) -> None:
+        self.timers, self.at, self.call = timers, at, call
+
+    def cancel(self) -> None:
+        self.timers.waiting.remove(self)
+
+
 @pytest.fixture
-def service(host: Any) -> Repeats:
+def timers(host: Any) -> Timers:
+    return Timers(host.clock)
+
+
+@pytest.fixture
+def service(host: Any, timers: Timers) -> Repeats:
     contexts: Any = SimpleNamespace(outdated=lambda transport: transport.get_extra_info("sslcontext") == "old")
-    return Repeats(host, contexts, lambda kept: kept)  # type: ignore[arg-type,return-value]  # bytes stand for answers
+    # Bytes stand for answers.
+    return Repeats(host, contexts, lambda kept: kept, timers.later)  # type: ignore[arg-type,return-value]
 
 
 @pytest.fixture
@@ -456,6 +496,66 @@ def test_the_deadline_of_a_known_answer_ends_with_what_it_is_for(wire: Wire, end
         return wire.pipe.aborted
 
     assert not run_virtual(scene)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [(3, b""), (6.9, b"")],
+        [(0, b"G"), (9.9, b"E")],
+        [(0, VERSION[:-2]), (9.9, b"\r")],
+        [(0, VERSION), (0, None), (600, b""), (0, b"G"), (5, b"E"), (4.9, b"T")],
+    ],
+)
+def test_a_head_has_its_time_from_the_first_byte_on_and_then_the_connection_ends(
+    wire: Wire, timers: Timers, pieces: list[tuple[float, bytes | None]]
+) -> None:
+    for seconds, piece in pieces:
+        timers.advance(seconds)
+        if piece is None:  # the library has the head of a request
+            wire.service.begun(wire.request)
+            wire.service.settled(wire.request)
+        elif piece:
+            wire.connection.data_received(piece)
+    in_time = wire.pipe.aborted
+    timers.advance(0.2)
+    assert (in_time, wire.pipe.aborted) == (False, True)
+
+
+def test_a_request_takes_its_time_to_be_answered_and_its_body_to_come(wire: Wire, timers: Timers) -> None:
+    wire.connection.data_received(b"POST /jobs/a/start HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+    wire.service.begun(wire.request)
+    wire.connection.data_received(b"{")
+    timers.advance(60)
+    assert not wire.pipe.aborted
+
+
+def test_one_timer_does_for_all_connections_and_none_runs_when_every_head_is_there(
+    service: Repeats, timers: Timers
+) -> None:
+    wires = []
+    for _ in range(20):
+        wires.append(Wire(service))
+        timers.advance(0.1)
+        assert len(timers.waiting) == 1
+    for one in wires[5:]:
+        one.first(VERSION)
+        service.begun(one.request)
+    timers.advance(8.25)
+    assert [one.pipe.aborted for one in wires[:5]] == [True, True, True, False, False]
+    assert len(timers.waiting) == 1
+    for one in wires:
+        one.connection.connection_lost(None)
+    assert timers.waiting == []
+
+
+def test_who_only_asks_what_is_known_costs_no_timer(wire: Wire, timers: Timers) -> None:
+    wire.first(VERSION)
+    wire.service.begun(wire.request)
+    made = timers.made
+    for _ in range(100):
+        wire.connection.data_received(VERSION)
+    assert (timers.waiting, timers.made) == ([], made)
 
 
 def test_after_the_end_nothing_is_answered_here_or_remembered(wire: Wire, service: Repeats) -> None:

@@ -32,7 +32,7 @@ from cronstable.api import (
     RunStarted,
     Verdict,
 )
-from cronstable.builtin.web import eventlog, streams
+from cronstable.builtin.web import doors, eventlog, streams
 from cronstable.builtin.web.tails import PENDING, Place, Tail, Written
 from cronstable.runtime.capture import LineBatch
 from cronstable.runtime.output import LINES_PER_RUN
@@ -293,6 +293,19 @@ async def test_more_streams_than_there_may_be_are_refused(
         tail = await call("GET", "/jobs/a/logs")
     assert (refused.status, refused.json) == (503, {"error": "1 streams are open, which is the most"})
     assert (tail.status, tail.json) == (refused.status, refused.json)
+
+
+async def test_streams_leave_a_quarter_of_the_connections_to_others(
+    serve: Any, host: Any, stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "MOST", 4)
+    async with serve() as call, stream(call, "/events") as one, stream(call, "/events") as two:
+        async with stream(call, "/events") as three:
+            for reader in (one, two, three):
+                await reader.event()
+            refused = await call("GET", "/events")
+        assert (await call("GET", "/healthz")).status == 200
+    assert (refused.status, refused.json) == (503, {"error": "3 streams are open, which is the most"})
 
 
 def decided(verdict: Verdict, reason: Reason, provisional: bool = False) -> Decided:
