@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Viewport
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DEADLINE = 60.0
-WAIT = 5_000
+WAIT = 30_000
 """Milliseconds that the page gets for anything."""
 expect.set_options(timeout=WAIT)
 

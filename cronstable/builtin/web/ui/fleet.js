@@ -1,6 +1,6 @@
 // The view of the fleet: jobs by nodes, as each node told the others.
 
-import { h, icon, put } from "./dom.js";
+import { h, icon, put, text } from "./dom.js";
 import { ago, span, took, when } from "./format.js";
 import { OUTCOMES, STATES } from "./model.js";
 import { Rows } from "./rows.js";
@@ -30,7 +30,13 @@ export class FleetView {
     return this.view;
   }
 
-  refresh() {}
+  /** What the model says of the cluster and of who owns a job is part of what is shown here. */
+  refresh(what) {
+    if (!this.#fleet || !this.view?.isConnected) return;
+    if (!this.#fleet.enabled) text(this.leads, this.#leads());
+    else if (what === "cluster") this.#heads();
+    else if (what === "jobs" || what === "set") this.rows.draw();
+  }
 
   tick() {
     this.#count += 1;
@@ -53,9 +59,16 @@ export class FleetView {
   }
 
   #none() {
+    this.leads = h("p", { class: "dim", role: "status" }, this.#leads());
     return h("div", { class: "card wide" }, h("h2", {}, "The nodes do not tell each other what they run"),
       h("p", {}, "Between nodes that share a lease there is no channel for it. Open the page of each node, or set cluster.observability."),
-      h("p", { class: "dim" }, this.#model.cluster?.enabled ? `Leader: ${this.#model.cluster.leader ?? "none"}` : "This node runs alone."));
+      this.leads);
+  }
+
+  #leads() {
+    const { cluster } = this.#model;
+    if (cluster === null) return "Looking…";
+    return cluster.enabled ? `Leader: ${cluster.leader ?? "none"}` : "This node runs alone.";
   }
 
   #matrix() {
@@ -71,13 +84,16 @@ export class FleetView {
 
   #arrange() {
     if (!this.body?.isConnected) return;
-    const { nodes } = this.#fleet;
-    nodes.forEach((node, index) => {
+    this.#heads();
+    const names = new Set(this.#fleet.nodes.flatMap((node) => Object.keys(node.jobs ?? {})));
+    this.rows.items = [...names].sort((a, b) => a.localeCompare(b, "en", { numeric: true })).map((name) => ({ key: name }));
+  }
+
+  #heads() {
+    this.#fleet.nodes.forEach((node, index) => {
       const leads = node.node_name && node.node_name === this.#model.cluster?.leader;
       put(this.head.children[index + 1], h("b", {}, node.node_name ?? node.host, leads ? [" ", icon("star"), h("span", { class: "unseen" }, "leads")] : null), h("div", { class: node.status === "agreed" || node.self ? "dim" : "wrong" }, node.self ? "this node" : `${node.status}, ${node.as_of ? ago(node.as_of) : "never heard of"}`, node.truncated ? ", 512 jobs at most" : ""));
     });
-    const names = new Set(nodes.flatMap((node) => Object.keys(node.jobs ?? {})));
-    this.rows.items = [...names].sort((a, b) => a.localeCompare(b, "en", { numeric: true })).map((name) => ({ key: name }));
   }
 
   #make(name) {
