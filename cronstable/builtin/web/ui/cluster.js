@@ -37,10 +37,10 @@ export class ClusterView {
   }
 
   refresh(what) {
-    if (!this.view || !["cluster", "moved", "handover", "zone"].includes(what)) return;
-    const { cluster, moves, handover } = this.#model;
+    if (!this.view || !["cluster", "moved", "handover", "who", "zone"].includes(what)) return;
+    const { cluster, moves, handover, reasons } = this.#model;
     if (!cluster) return;
-    const facts = JSON.stringify([cluster, moves[0], handover[0]]);
+    const facts = JSON.stringify([cluster, moves[0], handover[0], reasons === null]);
     if (facts === this.facts && what !== "zone" && this.view.children.length) return;
     this.facts = facts;
     exchange(this.view, (cluster.enabled ? this.#cards(cluster) : [this.#alone()]).filter(Boolean));
@@ -104,7 +104,7 @@ export class ClusterView {
   /** What the rules on claims made of occurrences around a change of leadership. */
   #handover() {
     const { handover, reasons } = this.#model;
-    const row = ({ reason, job, due }) => h("li", {}, due ? time(due, when(due).slice(11)) : "", " ", h("b", {}, job), `: ${reason === "catch-up" ? "started late" : (reasons[reason] ?? reason)}`);
+    const row = ({ reason, job, due }) => h("li", {}, due ? time(due, when(due).slice(11)) : "", " ", h("b", {}, job), `: ${reason === "catch-up" ? "started late" : (reasons?.[reason] ?? reason)}`);
     return [h("h3", {}, "Handover"), handover.length ? h("ol", { class: "moves" }, handover.slice(0, 8).map(row)) : h("p", { class: "dim" }, "Nothing was started late or skipped around a handover.")];
   }
 

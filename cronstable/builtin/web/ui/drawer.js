@@ -93,12 +93,12 @@ export class Drawer {
       put(this.state, h("span", { class: "dim" }, this.#model.jobs.size ? "not configured on this node" : ""));
       return;
     }
-    const key = JSON.stringify([job.state, job.running, Boolean(job.paused), job.enabled, this.#model.mayControl]);
+    const key = JSON.stringify([job.state, job.running, Boolean(job.paused), job.enabled, this.#model.refused, this.#model.reasons === null]);
     if (this.#made === key) return;
     const first = this.#made === null;
     this.#made = key;
     put(this.state, chip(job.state));
-    put(this.buttons, this.#model.mayControl ? this.#actions(job) : h("p", { class: "dim" }, "Your token may look, not act."));
+    put(this.buttons, this.#model.refused === null ? this.#actions(job) : h("p", { class: "dim" }, `${this.#model.refused[0].toUpperCase()}${this.#model.refused.slice(1)}.`));
     if (!first && this.#tab !== "log") this.#fill();
   }
 
@@ -202,7 +202,7 @@ export class Drawer {
   }
 
   #because(reason) {
-    return `${this.#model.reasons[reason] ?? "for a reason that this page has no words for"} (${reason})`;
+    return `${this.#model.because(reason)} (${reason})`;
   }
 
   // -- schedule -------------------------------------------------------------------------------------------------------

@@ -69,14 +69,18 @@ async function run(name) {
 }
 
 async function cancel(name) {
-  if (!model.mayControl || !model.jobs.get(name)?.running) return say(`${name} does not run`);
+  if (model.refused !== null) return say(model.refused, true);
+  if (!model.jobs.get(name)?.running) return say(`${name} does not run`);
   const sure = await ask({ title: `Cancel ${name}?`, body: h("p", {}, "Its living runs are ended: SIGTERM, and SIGKILL after killTimeout. They are neither reported nor retried."), yes: "Cancel the run", no: "Keep it", danger: true });
   if (sure) await act(name, "cancel", null, (answer) => `Cancelled ${name}: ${answer.instances} ${answer.instances === 1 ? "run" : "runs"}`);
   return null;
 }
 
 async function pause(name) {
-  if (!model.mayControl) return;
+  if (model.refused !== null) {
+    say(model.refused, true);
+    return;
+  }
   const body = await askPause(name);
   if (body) await act(name, "pause", body, () => `Paused ${name}`);
 }
@@ -86,7 +90,7 @@ async function resume(name) {
 }
 
 async function act(name, verb, body, words) {
-  if (!model.mayControl) return say("your token may only look", true);
+  if (model.refused !== null) return say(model.refused, true);
   try {
     say(words(await model.act(name, verb, body)));
   } catch (error) {

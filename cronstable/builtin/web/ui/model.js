@@ -50,8 +50,8 @@ export class Model extends EventTarget {
   jobs = new Map(); // name to entry, each with `due` (ms by the clock of the node, null) and `state`
   summary = null;
   cluster = null;
-  who = null;
-  reasons = {};
+  who = null; // null as long as the node has not said who asks
+  reasons = null; // what codes of reasons mean; null as long as the node has not said so
   handover = []; // what was started late or skipped around changes of leadership, newest first
   moves = []; // changes of leadership and quorum since the page was opened, newest first
   contact = { ok: true, since: now(), streaming: false, reason: "" };
@@ -75,13 +75,10 @@ export class Model extends EventTarget {
     this.#ending = new AbortController();
     this.#locked = false;
     const { signal } = this.#ending;
-    try {
-      [this.who, this.reasons] = await Promise.all([this.#api.get("whoami"), this.#api.get("ui/reasons.json")]);
-    } catch (error) {
-      this.#lost(error);
-    }
+    this.who = null;
+    await this.#attempt(() => this.#meet(signal));
     if (this.#locked) return;
-    this.#tell("who");
+    this.#every(() => QUICK, () => this.#meet(signal), signal);
     await this.#attempt(() => this.#lookAtSummary()); // first, for its clock
     this.#every(() => SUMMARY, () => this.#lookAtSummary(), signal);
     this.#every(() => CLUSTER, () => this.#lookAtCluster(), signal);
@@ -107,9 +104,16 @@ export class Model extends EventTarget {
     return this.#locked;
   }
 
-  /** Whether this caller may start, cancel and pause. */
-  get mayControl() {
-    return this.who?.scopes?.includes("control") ?? false;
+  /** Why this caller may not start, cancel and pause; null when it may. */
+  get refused() {
+    if (this.who === null) return "it is not known yet what you may do";
+    return this.who.scopes.includes("control") ? null : "your token may only look";
+  }
+
+  /** A code of a reason in words. */
+  because(reason) {
+    if (this.reasons === null) return "for a reason whose words are not here yet";
+    return this.reasons[reason] ?? "for a reason that this page has no words for";
   }
 
   /** Ask for a job's entry soon. */
@@ -168,6 +172,18 @@ export class Model extends EventTarget {
     } else {
       await Promise.all(names.map((name) => this.#lookAt(name)));
     }
+    return true;
+  }
+
+  /** Who asks and what reasons mean does not change: it is asked for until it is known. */
+  async #meet(signal) {
+    if (this.who !== null && this.reasons !== null) return false; // nothing is asked
+    const [who, reasons] = await Promise.allSettled([this.who ?? this.#api.get("whoami"), this.reasons ?? this.#api.get("ui/reasons.json")]);
+    if (signal.aborted) return false; // it was asked with another token
+    this.who = who.value ?? null;
+    this.reasons = reasons.value ?? null;
+    this.#tell("who");
+    for (const { reason } of [who, reasons]) if (reason) throw reason;
     return true;
   }
 

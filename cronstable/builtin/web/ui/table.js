@@ -211,16 +211,17 @@ export class JobsView {
     element.setAttribute("aria-rowindex", index + 2);
     element.classList.toggle("open", name === this.#acts.opened());
     if (!job) return;
-    if (element.made !== job || element.control !== this.#model.mayControl) this.#fill(element, job);
+    if (element.made !== job || element.refused !== this.#model.refused || element.reasons !== this.#model.reasons) this.#fill(element, job);
     this.#times(element, job);
   }
 
   #fill(element, job) {
     element.made = job;
-    element.control = this.#model.mayControl;
+    element.refused = this.#model.refused;
+    element.reasons = this.#model.reasons;
     const [state, name, schedule, lastRun, , recent, acts] = element.children;
     element.className = `row is-${STATES[job.state].tone}${job.state === "off" ? " dimmed" : ""}${job.name === this.#acts.opened() ? " open" : ""}`;
-    put(state, chip(job.state), job.state === "skipped" ? h("span", { class: "why", title: this.#model.reasons[job.last_run.skip_reason] ?? null }, job.last_run.skip_reason) : null);
+    put(state, chip(job.state), job.state === "skipped" ? h("span", { class: "why", title: this.#model.reasons?.[job.last_run.skip_reason] ?? null }, job.last_run.skip_reason) : null);
     text(name.children[1], job.command);
     name.children[1].title = job.command;
     put(name.children[2], tags(job));
@@ -234,9 +235,8 @@ export class JobsView {
 
   #buttons(job) {
     const at = document.activeElement?.closest?.(".c-acts") && document.activeElement.dataset.act;
-    const may = this.#model.mayControl;
     const one = (act, sign, words, press, off) => button(sign, words, press, { bare: true, "data-act": act, "aria-disabled": off ? "true" : null, ...(off ? { title: off } : {}) });
-    const refused = may ? null : "your token may only look";
+    const { refused } = this.#model;
     const made = [
       one("run", "running", `Run ${job.name}`, () => this.#acts.run(job.name), refused ?? (job.enabled ? null : "the job is disabled")),
       one("cancel", "stop", `Cancel ${job.name}`, () => this.#acts.cancel(job.name), refused ?? (job.running ? null : "the job does not run")),
