@@ -23,6 +23,8 @@ PENDING: Final = 64 * 1024
 WRITTEN: Final = 4 << 20
 """Bytes of lines that are kept as they are sent."""
 _LONGEST_ID: Final = 100
+_ALL: Final = 10_000
+"""Decisions: as many as a node remembers."""
 
 
 class Written:
@@ -78,7 +80,9 @@ class Tails:
     async def logs(self, request: web.Request) -> web.StreamResponse:
         """GET /jobs/{name}/logs?run=ID: lines under their numbers, from the first one kept or after Last-Event-ID."""
         snapshot, job = self._site.find(request)
-        run, after = wanted_run(snapshot, job, request.query.get("run"), request.headers.get("Last-Event-ID", ""))
+        run, after = wanted_run(
+            self._site.host, snapshot, job, request.query.get("run"), request.headers.get("Last-Event-ID", "")
+        )
         if request.method == "HEAD":
             return await self._streams.serve(request, _Nothing())
         # Here as well: what is raised within a task group comes out of it as another exception.
@@ -98,23 +102,37 @@ class Tails:
         return await self._streams.serve(request, self._events.reader(request.headers.get("Last-Event-ID", ""), kinds))
 
 
-def wanted_run(snapshot: HostSnapshot, job: Job, asked: str | None, last_id: str) -> tuple[str, int]:
+def wanted_run(host: Host, snapshot: HostSnapshot, job: Job, asked: str | None, last_id: str) -> tuple[str, int]:
     """Which run, and the number of the last line that the reader has of it.
 
     An id names its run: a reader that comes back goes on in the run it read, also when the next one lives already.
+    The run of another job is never it: 404 when it is asked for, and an id of one is none.
     """
     run, _, number = last_id.rpartition(":")
     after = int(number) if number.isascii() and number.isdigit() and len(number) < 16 else 0
     if asked is not None:
         if not asked or len(asked) > _LONGEST_ID:
             fail(400, "run must be the id of a run")
+        if is_of_another(host, snapshot, asked, job.name):
+            fail(404, f"{asked!r} is no run of the job {job.name!r}")
         return asked, after if run in ("", asked) else 0
-    if run and len(run) <= _LONGEST_ID and after:
+    if run and len(run) <= _LONGEST_ID and after and not is_of_another(host, snapshot, run, job.name):
         return run, after
     live = snapshot.live.get(job.name, ())
     over = [record.key.run_id for record in snapshot.history.get(job.name, ()) if record.key.run_id]
     newest = live[-1].key.run_id if live else over[-1] if over else ""
     return newest, after if not run else 0
+
+
+def is_of_another(host: Host, snapshot: HostSnapshot, run: str, job: str) -> bool:
+    """Whether a run is known to be one of another job than ``job``."""
+    seen = (snapshot.live, snapshot.history)
+    if any(one.key.run_id == run for runs in seen for one in runs.get(job, ())):
+        return False
+    # One flat look at all of them: there may be ten thousand jobs with twenty rows each.
+    return any(one.key.run_id == run for runs in seen for rows in runs.values() for one in rows) or any(
+        one.run_id == run for name in snapshot.jobs if name != job for one in host.decisions(name, _ALL)
+    )
 
 
 def _record(snapshot: HostSnapshot, job: str, run: str) -> RunRecord | None:

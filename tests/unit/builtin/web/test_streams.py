@@ -217,6 +217,39 @@ async def test_a_run_whose_lines_are_forgotten_shows_what_its_record_kept(
     assert found[-1] == ("end", {})
 
 
+@pytest.mark.parametrize("known_from", ["live", "history", "decisions"])
+async def test_the_run_of_another_job_is_not_shown(
+    serve: Any, host: Any, make_job: Any, stream: Any, known_from: str
+) -> None:
+    host.add(make_job("a"), make_job("b"))
+    host.hub.open("r1")
+    say(host, 1, "of a", "of a, too")
+    over(host, "r1")
+    host.hub.close("r1")
+    key = RunKey("r2", "b", None)
+    host.hub.open("r2")
+    host.hub.extend("r2", LineBatch(key, "stdout", "", 1, ("of b", "of b, too"), NOON))
+    if known_from == "live":
+        host.set(live={"b": (LiveRun(key, 7, NOON),)})
+    else:
+        host.hub.close("r2")
+    if known_from == "history":
+        record = RunRecord(key, Outcome.SUCCESS, 0, NOON, NOON + 1, 1.0)
+        host.set(history={**host.state.history, "b": (record,)})
+    if known_from == "decisions":
+        decision = Decision(Verdict.RUN, Reason.MANUAL)
+        host.decided.append(DecisionRecord("node-a", "b", None, NOON, decision, "r2"))
+    async with serve() as call:
+        refused = await call("GET", "/jobs/a/logs?run=r2")
+        async with stream(call, "/jobs/a/logs", "r2:1") as tail:
+            anew = await tail.rest()
+        async with stream(call, "/jobs/b/logs?run=r2", "r2:1") as tail:
+            assert (await tail.event())[1]["line"] == "of b, too"
+    assert (refused.status, refused.json) == (404, {"error": "'r2' is no run of the job 'a'"})
+    assert anew[0] == ("run", {"run_id": "r1", "started_at": "2027-01-15T08:00:00+00:00"})
+    assert [data["line"] for kind, data in anew if kind == "line"] == ["of a", "of a, too"]
+
+
 async def test_a_job_without_output_says_so_and_one_that_is_not_there_is_404(
     serve: Any, host: Any, make_job: Any, stream: Any
 ) -> None:
