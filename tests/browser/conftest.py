@@ -13,9 +13,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
@@ -135,6 +137,20 @@ JOBS: tuple[dict[str, Any], ...] = (
         "captureStdout": True,
     },
 )
+
+
+@pytest.fixture
+def springs() -> list[datetime]:
+    """When the job "spring" is due the next ten times, in UTC."""
+    now, found = datetime.now(UTC), []
+    for year in range(now.year, now.year + 11):
+        wall = datetime(year, 3, 28, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+        due = wall.astimezone(UTC)
+        if due.astimezone(wall.tzinfo).hour != wall.hour:
+            # No such time in a year in which this is the last Sunday of March: it is due when the clocks go forward.
+            due = due.replace(hour=1, minute=0)
+        found.append(due)
+    return [due for due in found if due > now][:10]
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -115,8 +116,10 @@ def test_the_drawer_tells_history_schedule_and_why(node: Any, open_page: Any) ->
     expect(page.get_by_role("tab", name="Schedule")).to_be_focused()
     expect(panel).to_contain_text("at 02:30 on day 28 of the month in March")
     expect(panel.locator("tbody tr")).to_have_count(10)
-    moved = panel.locator("tbody tr").filter(has_text="2027-03-28 01:00:00 UTC")
-    expect(moved).to_contain_text("2027-03-28 03:00:00 CEST")
+    # In this year it is the last Sunday of March, and there is no 02:30. Until 2038 one of the next ten is such a year.
+    gap = next(due for due in springs if due.strftime("%H:%M") == "01:00")
+    moved = panel.locator("tbody tr").filter(has_text=f"{gap:%Y}-03-28 01:00:00 UTC")
+    expect(moved).to_contain_text(f"{gap:%Y}-03-28 03:00:00 CEST")
     expect(moved).to_contain_text("DST clocks go forward")
     page.get_by_role("tab", name="Why").click()
     expect(panel).to_contain_text("somebody asked for it (manual)")
