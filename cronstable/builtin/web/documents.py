@@ -174,6 +174,7 @@ _CLUSTER_PARTS: Final = (
     attrgetter("cluster_configured"),
     attrgetter("cluster"),
     attrgetter("cluster_error"),
+    attrgetter("fleet"),
     attrgetter("tally.claims"),
     attrgetter("tally.catch_ups"),
 )

@@ -15,6 +15,7 @@ from cronstable.api import (
     Decided,
     DecisionRecord,
     Event,
+    FleetReport,
     HostSnapshot,
     Job,
     Json,
@@ -331,7 +332,16 @@ def cluster_document(snapshot: HostSnapshot) -> dict[str, Json]:
     if view.lease is not None:
         document["lease"] = lease_entry(view.lease)
         document["claims"] = claims_entry(snapshot.tally)
+        document["fleet"] = snapshot.fleet is not None
+    else:
+        document["node_stats"] = _own_stats(snapshot.fleet)
     return document
+
+
+def _own_stats(fleet: FleetReport | None) -> Json:
+    """How loaded this node tells its peers that it is; None when it does not tell them."""
+    own = next((node for node in fleet.nodes if node.get("self")), None) if fleet is not None else None
+    return None if own is None else own.get("node_stats")
 
 
 def claims_entry(tally: Tally) -> dict[str, Json]:

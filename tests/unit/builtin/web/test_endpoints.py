@@ -432,6 +432,7 @@ async def test_the_gossip_view_has_the_documented_fields(serve: Any, host: Any) 
         "quorate": True,
         "leader": "a",
         "is_leader": True,
+        "node_stats": None,
         "peers": [
             {
                 "host": "b:8443",
@@ -507,6 +508,35 @@ async def test_the_cluster_document_follows_the_view(serve: Any, host: Any) -> N
             host.set(cluster_configured=True, cluster=ClusterView("gossip", "a", "v1:x", leader=leader))
             seen.append((await call("GET", "/cluster")).json["leader"])
     assert seen == [None, "a", "a", "b"]
+
+
+async def test_the_cluster_document_has_the_load_that_this_node_tells_its_peers(serve: Any, host: Any) -> None:
+    stats: Json = {"cpu_percent": 3.5, "cpu_count": 2}
+    seen = []
+    async with serve() as call:
+        host.set(cluster_configured=True, cluster=ClusterView("gossip", "a", "v1:x", leader="a"))
+        seen.append((await call("GET", "/cluster")).json)
+        for own in (stats, None):
+            other: dict[str, Json] = {"self": False, "node_stats": {"cpu_percent": 9.0}}
+            nodes = (other, {"self": True, "node_stats": own})
+            host.set(fleet=FleetReport("gossip", nodes, 30.0))
+            seen.append((await call("GET", "/cluster")).json)
+    assert [one["node_stats"] for one in seen] == [None, stats, None]
+    assert all("fleet" not in one for one in seen)
+
+
+async def test_the_cluster_document_of_a_lease_backend_says_whether_nodes_tell_each_other(
+    serve: Any, host: Any
+) -> None:
+    lease = LeaseView("a", "b", None, 7, ())
+    seen = []
+    async with serve() as call:
+        for fleet in (None, FleetReport("observability", ({"self": True, "node_stats": {"cpu_count": 2}},), 30.0)):
+            view = ClusterView("filesystem", "a", "v1:x", leader="b", lease=lease)
+            host.set(cluster_configured=True, cluster=view, fleet=fleet)
+            seen.append((await call("GET", "/cluster")).json)
+    assert [one["fleet"] for one in seen] == [False, True]
+    assert all("node_stats" not in one for one in seen)
 
 
 async def test_probes_need_no_token_and_readiness_gives_its_reason(serve: Any, host: Any) -> None:
