@@ -33,11 +33,16 @@ _EXPRESSION = Query("expression", "a schedule", {"type": "string"})
 _JOB = Query("job", "the name of a job", {"type": "string"})
 _ZONE = Query("timezone", "the name of a zone (UTC)", {"type": "string"})
 _MATCH = Query("dayMatch", "when both columns of days are restricted", {"type": "string", "enum": ["any", "all"]})
-_COUNT = Query("count", "how many (10)", _up_to(1000))
+_MOST_COUNTED: Final = 1000
+_COUNT = Query("count", "how many (10)", _up_to(_MOST_COUNTED))
+_SLOTS: Final = 60
+"""Slots that are suggested: there are no more minutes in an hour."""
+_SLOT_COUNT = Query("count", "how many (5)", _up_to(_SLOTS))
+_DAYS_AHEAD: Final = 366
 _AFTER = Query("after", "strictly after this time, with its offset (now)", {"type": "string"})
 _AT = Query("at", "a time with its offset", {"type": "string"}, required=True)
 _EVERY = Query("every", "how often the job is to run (day)", {"type": "string", "enum": ["hour", "day"]})
-_DAYS = Query("days", "how far ahead (7)", _up_to(366))
+_DAYS = Query("days", "how far ahead (7)", _up_to(_DAYS_AHEAD))
 _MOST = Query("limit", "at most so many events of one job (100)", _up_to(EVENTS))
 _TOKEN = Query("token", "a token, for programs that can send no header", {"type": "string"})
 
@@ -58,7 +63,7 @@ class Planner:
             "GET", "/schedule/pressure", self.pressure, "How the next day fills up", asked, "Pressure", query=(_COUNT,)
         )
         yield Route("GET", "/schedule/duplicates", self.duplicates, "Jobs that are the same", answer="Duplicates")
-        free = (_EVERY, _ZONE, _COUNT)
+        free = (_EVERY, _ZONE, _SLOT_COUNT)
         yield Route("GET", "/schedule/suggest", self.suggest, "Where there is room", asked, "Suggestions", query=free)
         which = (Query("job", "the name of a job", {"type": "string"}, required=True), _AT)
         yield Route(
@@ -74,13 +79,13 @@ class Planner:
         """GET /schedule/preview?expression=E or ?job=NAME."""
         schedule = self._schedule(request)
         after = _instant(request, "after", int(self._site.wall()))
-        count = number_of(request, "count", 1, 1000) or 10
+        count = number_of(request, "count", 1, _MOST_COUNTED) or 10
         return await self._made(lambda: dumps(planning.preview(schedule, after, count)))
 
     async def pressure(self, request: web.Request) -> web.Response:
         """GET /schedule/pressure?count=N."""
         jobs, now = self._jobs(), int(self._site.wall())
-        count = number_of(request, "count", 1, 1000) or 10
+        count = number_of(request, "count", 1, _MOST_COUNTED) or 10
         return await self._made(lambda: dumps(planning.pressure_document(planning.pressure(jobs, now), count)))
 
     async def duplicates(self, request: web.Request) -> web.Response:
@@ -94,7 +99,7 @@ class Planner:
         every = request.query.get("every", "day")
         if every not in ("hour", "day"):
             fail(400, "every must be hour or day")
-        count = number_of(request, "count", 1, 60) or 5
+        count = number_of(request, "count", 1, _SLOTS) or 5
         return await self._made(lambda: dumps(planning.suggestions(planning.pressure(jobs, now), every, zone, count)))
 
     async def why(self, request: web.Request) -> web.Response:
@@ -115,7 +120,7 @@ class Planner:
 
     async def _calendar(self, request: web.Request, title: str, jobs: Iterable[Job]) -> web.Response:
         now, history = int(self._site.wall()), self._site.host.snapshot().history
-        span = (now, now + _DAY * (number_of(request, "days", 1, 366) or 7))
+        span = (now, now + _DAY * (number_of(request, "days", 1, _DAYS_AHEAD) or 7))
         most = number_of(request, "limit", 1, EVENTS) or 100
 
         def made() -> bytes:
