@@ -9,7 +9,7 @@ import logging
 import random
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +19,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 import trustme
+from cronstable_gossip import listener
 from cronstable_gossip.certificates import expiries, load
+from cronstable_gossip.lines import HungUp
+from cronstable_gossip.listener import MOST_HANDSHAKES
 from cronstable_gossip.network import Bounds, TlsNetwork
 from cronstable_gossip.payload import MOST_BYTES, BadReport
 from cronstable_gossip.settings import Address, TlsFiles
@@ -197,6 +200,97 @@ async def test_a_listener_that_closes_answers_nobody_any_more(pki: Pki) -> None:
         await answers.close()
         with pytest.raises(ConnectionRefusedError):
             await asks.ask(0, None, TIMEOUT)
+
+
+async def stranger(port: int, said: bytes) -> None:
+    """Somebody without a certificate, until it is hung up on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    with suppress(ConnectionError):
+        writer.write(said)
+        writer.write_eof()
+        await reader.read()
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n"], ids=["a probe", "no TLS"])
+async def test_handshakes_that_fail_take_no_place_from_those_that_do_not(pki: Pki, said: bytes) -> None:
+    async with pair(pki, pki.files("a"), pki.files("b")) as (answers, answering, asks):
+        with anyio.fail_after(TIMEOUT):
+            for _ in range(300):
+                await stranger(answers._listen.port, said)
+        assert (await asks.ask(0, None, TIMEOUT)).status == 200
+        assert len(answering.callers) == 1
+
+
+async def test_strangers_who_connect_and_say_nothing_keep_nobody_out(pki: Pki) -> None:
+    """They fill all places of those who have yet to prove who they are, and the one that waited longest gives way."""
+    async with pair(pki, pki.files("a"), pki.files("b")) as (answers, _, asks):
+        with anyio.fail_after(TIMEOUT):
+            silent = [await asyncio.open_connection("127.0.0.1", answers._listen.port) for _ in range(300)]
+            for _ in range(3):
+                assert (await asks.ask(0, None, TIMEOUT)).status == 200
+            for reader, _ in silent[: 300 - MOST_HANDSHAKES]:
+                with suppress(ConnectionError):
+                    assert await reader.read() == b"", "it was hung up on"
+            assert len(_arrivals(answers)) <= MOST_HANDSHAKES
+            await answers.close()
+            for reader, writer in silent:
+                with suppress(ConnectionError):
+                    assert await reader.read() == b""
+                writer.close()
+
+
+def _arrivals(answers: TlsNetwork) -> Collection[object]:
+    assert answers._listener is not None
+    assert answers._listener._serving is not None
+    return answers._listener._serving._arrivals
+
+
+async def test_a_handshake_that_does_not_go_on_is_given_up(pki: Pki) -> None:
+    port = free_port()
+    answers = network(port, pki.files("a"), timeout=0.2)
+    await answers.open(Answering())
+    try:
+        with anyio.fail_after(TIMEOUT):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            while _arrivals(answers):
+                await anyio.lowlevel.checkpoint()
+            writer.close()
+    finally:
+        await answers.close()
+
+
+async def test_more_peers_than_there_are_places_are_hung_up_on_until_one_is_free(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "MOST_CONNECTIONS", 2)
+    question = http("GET /peer HTTP/1.1\nHost: x")
+    async with pair(pki, pki.files("a"), pki.files("b")) as (answers, answering, asks):
+        context = load(pki.files("c")).client
+        with anyio.fail_after(TIMEOUT):
+            kept = []
+            for _ in range(2):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", answers._listen.port, ssl=context, server_hostname="localhost"
+                )
+                writer.write(question)
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+                kept.append(writer)
+            with pytest.raises(OSError, match="disconnected without an answer"):
+                await asks.ask(0, None, TIMEOUT)
+            kept[0].transport.abort()
+            status = 0
+            while not status:
+                # The abort arrives when it arrives.
+                with suppress(HungUp):
+                    status = (await asks.ask(0, None, TIMEOUT)).status
+            kept[1].transport.abort()
+        assert status == 200
+        assert len(answering.callers) == 3
 
 
 async def test_whoever_was_shaking_hands_when_it_closed_is_refused_and_let_go(pki: Pki) -> None:

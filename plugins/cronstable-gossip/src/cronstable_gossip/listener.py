@@ -9,7 +9,7 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 import anyio
 from aiohttp import web
@@ -21,7 +21,12 @@ from cronstable_gossip.settings import Address
 
 BACKLOG: Final = 128
 MOST_CONNECTIONS: Final = 256
-"""Connections beyond these are closed when they come in."""
+"""Connections beyond these are closed once their handshake is over: each is one of somebody with a certificate."""
+MOST_HANDSHAKES: Final = 128
+"""Handshakes that are not over. One more ends the one that has taken longest: who has no certificate and says nothing
+holds a place only until it is wanted, and who has one needs it for some milliseconds.
+"""
+LONGEST_HANDSHAKE: Final[Seconds] = 10.0
 GOODBYE: Final[Seconds] = 1.0
 """How long answers that are being sent may take once the listener closes."""
 
@@ -46,7 +51,7 @@ class Listener:
         self._section = section
         self._quick = quick
         self._handler = handler
-        self._handshake = handshake
+        self._handshake = min(handshake, LONGEST_HANDSHAKE)
         self._keepalive = keepalive
         self._sockets: list[socket.socket] = []
         self._serving: _Serving | None = None
@@ -71,6 +76,7 @@ class Listener:
         self._drop()
         serving, self._serving = self._serving, None
         if serving is not None:
+            serving.end_handshakes()
             await serving.close()
 
     def _drop(self) -> None:
@@ -81,7 +87,7 @@ class Listener:
     async def _serve(self, context: ssl.SSLContext) -> _Serving:
         loop = asyncio.get_running_loop()
         # aiohttp's own default would let a silent client keep its slot for minutes after the last byte.
-        serving = _Serving(self._quick, self._handler)
+        serving = _Serving(self._quick, self._handler, context, self._handshake, self._keepalive)
         serving.server = web.Server(
             serving.handle,
             access_log=None,
@@ -92,14 +98,7 @@ class Listener:
         )
         for one in self._sockets:
             serving.accepting.append(
-                await loop.create_server(
-                    lambda: serving.protocol(self._keepalive),
-                    sock=one.dup(),
-                    ssl=context,
-                    backlog=BACKLOG,
-                    ssl_handshake_timeout=self._handshake,
-                    ssl_shutdown_timeout=GOODBYE,
-                )
+                await loop.create_server(lambda: _Arrival(serving), sock=one.dup(), backlog=BACKLOG)
             )
         return serving
 
@@ -107,20 +106,47 @@ class Listener:
 class _Serving:
     """One generation of the listener."""
 
-    def __init__(self, quick: Quick, handler: Handler) -> None:
+    def __init__(
+        self, quick: Quick, handler: Handler, context: ssl.SSLContext, handshake: Seconds, keepalive: Seconds
+    ) -> None:
         self._quick = quick
         self._handler = handler
+        self._context = context
+        self._handshake = handshake
+        self._keepalive = keepalive
         self._closed = False
         self._fronts: set[Front] = set()
+        self._arrivals: dict[_Arrival, None] = {}
         self.server: web.Server | None = None
         self.accepting: list[asyncio.Server] = []
 
-    def protocol(self, keepalive: Seconds) -> asyncio.BaseProtocol:
-        """What a new connection is answered by."""
+    def arrive(self, arrival: _Arrival) -> None:
+        """A connection came in. The one that has shaken hands longest makes room for it, if there is none."""
+        if len(self._arrivals) >= MOST_HANDSHAKES:
+            next(iter(self._arrivals)).end()
+        self._arrivals[arrival] = None
+
+    def leave(self, arrival: _Arrival) -> None:
+        """Its handshake is over, one way or the other."""
+        self._arrivals.pop(arrival, None)
+
+    async def shake_hands(self, transport: asyncio.Transport, arrival: _Arrival) -> asyncio.Transport | None:
+        """The connection inside TLS. Raises ``OSError``."""
+        return await asyncio.get_running_loop().start_tls(
+            transport,
+            arrival,
+            self._context,
+            server_side=True,
+            ssl_handshake_timeout=self._handshake,
+            ssl_shutdown_timeout=GOODBYE,
+        )
+
+    def protocol(self) -> asyncio.Protocol:
+        """What a connection whose handshake is over is answered by."""
         server = self.server
         if server is None or len(self._fronts) + len(server.connections) >= MOST_CONNECTIONS:
             return _Refused()
-        front = Front(self._answer, server, self._fronts.discard, keepalive)
+        front = Front(self._answer, server, self._fronts.discard, self._keepalive)
         self._fronts.add(front)
         return front
 
@@ -137,6 +163,11 @@ class _Serving:
         if self._closed:
             answer.force_close()
         return answer
+
+    def end_handshakes(self) -> None:
+        """Whoever has yet to prove who it is need not any more."""
+        for arrival in tuple(self._arrivals):
+            arrival.end()
 
     async def close(self) -> None:
         self._closed = True
@@ -162,6 +193,59 @@ class _ServerLog(logging.LoggerAdapter[logging.Logger]):
             self.debug("refused a request that is not HTTP: %s", type(error).__name__)
         else:
             self.error(msg, *args, exc_info=error)
+
+
+class _Arrival(asyncio.Protocol):
+    """A connection until its handshake is over.
+
+    asyncio tells nobody of a handshake that fails when its server does the shaking, so each one would count for good.
+    What came together with the end of the handshake is kept for whoever answers.
+    """
+
+    def __init__(self, serving: _Serving) -> None:
+        self._serving = serving
+        self._early = bytearray()
+        self._ended = False
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It came in; nothing is read before TLS reads it."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.pause_reading()
+        self._serving.arrive(self)
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands(self._transport))
+        self._task.add_done_callback(lambda _: self._serving.leave(self))
+
+    def data_received(self, data: bytes) -> None:
+        """The first question."""
+        self._early += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It ended before anybody answered."""
+        self._ended = True
+
+    def end(self) -> None:
+        """Give it up."""
+        self._serving.leave(self)
+        if self._task is not None:
+            self._task.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+        try:
+            secured = await self._serving.shake_hands(transport, self)
+        except OSError:
+            # TLS has told whoever it was, and a line for each would let a stranger fill the log.
+            return
+        if secured is None or self._ended:
+            return
+        protocol = self._serving.protocol()
+        secured.set_protocol(protocol)
+        protocol.connection_made(secured)
+        if self._early:
+            protocol.data_received(bytes(self._early))
 
 
 class _Refused(asyncio.Protocol):
