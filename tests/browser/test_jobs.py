@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from datetime import datetime
 from typing import Any
@@ -211,3 +212,79 @@ def test_a_reload_that_fails_is_a_banner_with_file_and_line_until_one_succeeds(n
     node.config.write_text(good, encoding="utf-8")
     node.signal(signal.SIGHUP)
     expect(row(page, "idle")).to_be_visible()
+
+
+# -- what fails, what comes, what it takes ----------------------------------------------------------------------------
+
+
+def test_an_incident_is_one_line_with_the_output_and_is_copied_as_markdown(daemons: Any, open_page: Any) -> None:
+    bad = {"command": "echo '`tick` | pipe'; exit 3", "captureStdout": True}
+    node = daemons({"name": "one|two", **bad}, {"name": "bad", **bad}, {"name": "good"}, name="incident")
+    node.wait_until_ready()
+    page = open_page(f"{node.url}#/incidents", permissions=["clipboard-read", "clipboard-write"])
+    expect(page.get_by_text("Nothing fails.")).to_be_visible()
+    page.get_by_role("link", name="Jobs").click()
+    for name in ("one|two", "bad", "good"):
+        row(page, name).get_by_role("button", name="Run").click()
+        expect(row(page, name)).to_contain_text("ago")
+    page.get_by_role("link", name="Incidents").click()
+    expect(page.locator("#main .big")).to_have_text(re.compile(r"^2 jobs fail, all with exit 3, since .*UTC$"))
+    incidents = page.locator("#main .decisions li")
+    expect(incidents).to_have_count(2)
+    expect(incidents.first).to_contain_text("bad failed exit 3")  # the newest first
+    tail = page.locator("#main .lines .line")
+    expect(tail).to_have_count(2)
+    expect(tail.first).to_contain_text("`tick` | pipe")
+    page.get_by_role("button", name="Copy as Markdown").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    text = page.evaluate("navigator.clipboard.readText()")
+    assert text.startswith("**2 jobs fail, all with exit 3, since ")
+    assert "| one\\|two | exit 3 | " in text
+    assert text.count("`tick` | pipe") == 2
+    # One of them is mended, and the page says so without being asked.
+    incidents.first.get_by_role("button", name="bad").click()
+    node.write(jobs=[{"name": "bad", "command": "true", "schedule": "@yearly"}], web={"listen": [node.url]})
+    node.signal(signal.SIGHUP)
+    expect(page.locator("#main .decisions li")).to_have_count(1)
+    page.get_by_role("button", name="Run now").click()
+    expect(page.get_by_text("Nothing fails.")).to_be_visible()
+
+
+def test_the_schedule_shows_what_comes_how_full_it_is_and_the_week(daemons: Any, open_page: Any) -> None:
+    hourly, name = {"schedule": "17 * * * *"}, 'a, "b"; c\\d'
+    node = daemons(
+        {"name": name, **hourly}, {"name": "also", **hourly}, {"name": "beat", "schedule": "* * * * *"}, name="plan"
+    )
+    node.wait_until_ready()
+    page = open_page(f"{node.url}#/schedule")
+    plan = page.get_by_role("region", name="Schedule")
+    expect(plan.get_by_text("with 3 jobs")).to_be_visible()
+    expect(plan.locator(".minute")).to_have_count(25)
+    expect(plan.locator(".minute .l4")).to_have_count(24)
+    expect(plan.locator(".minute span[title]")).to_have_count(1440)
+    expect(plan.locator("tbody tr").first).to_contain_text("beat")
+    expect(plan.locator(".day")).to_have_count(7)
+    expect(plan.locator(".day").nth(2)).to_contain_text(f"00:17 {name} and 23 more")
+    expect(plan.get_by_text("Too often to be drawn: beat.")).to_be_visible()
+    expect(plan.get_by_text("Once a day:")).to_contain_text("(1 start)")
+    with page.expect_download() as given:
+        plan.get_by_role("button", name="Download as a calendar (iCal)").click()
+    assert given.value.path().read_text("utf-8").startswith("BEGIN:VCALENDAR")
+    plan.locator("tbody").get_by_role("button", name=name, exact=True).click()
+    expect(page.locator("#drawer h2")).to_have_text(name)
+
+
+def test_what_a_run_took_is_drawn(daemons: Any, open_page: Any) -> None:
+    node = daemons(
+        {"name": "busy", "command": "sleep 1", "monitorResources": {"interval": 0.1}},
+        {"name": "other"},
+        name="measured",
+    )
+    node.wait_until_ready()
+    page = open_page(f"{node.url}#/jobs/job/other/resources")
+    expect(page.locator("#panel")).to_contain_text("Nothing is measured. Add monitorResources: true to the job.")
+    page.goto(f"{node.url}#/jobs/job/busy/resources")
+    expect(page.locator("#panel")).to_contain_text("No run was measured yet.")
+    page.get_by_role("button", name="Run now").click()
+    expect(page.locator("#panel .curve polyline")).to_have_count(2)
+    expect(page.get_by_role("region", name="Measured runs").locator("tbody tr")).to_have_count(1)

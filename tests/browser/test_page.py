@@ -28,10 +28,13 @@ VIEWS = (
     "cluster",
     "fleet",
     "timeline",
+    "schedule",
+    "incidents",
     "jobs/job/bad/log",
     "jobs/job/bad/history",
     "jobs/job/spring/schedule",
     "jobs/job/bad/why",
+    "jobs/job/bad/resources",
 )
 PEER = {
     "host": "node-b:8443",

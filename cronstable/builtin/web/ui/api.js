@@ -39,6 +39,12 @@ export class Api extends EventTarget {
     return body;
   }
 
+  /** The text at `path`. */
+  async text(path) {
+    const answer = await this.#ask("GET", path, { Accept: "*/*" });
+    return answer.text().catch((error) => { throw lost(error); });
+  }
+
   /** Do something; `body` is sent as JSON. */
   async post(path, body = null) {
     const headers = body === null ? {} : { "Content-Type": "application/json" };

@@ -59,7 +59,7 @@ export function askToken(node, refused) {
 
 const KEYS = [
   ["/", "search"], ["1 … 6", "filter by state"], ["j k ↓ ↑", "next and previous job"], ["Enter", "open the job"], ["r", "run it"], ["c", "cancel it"],
-  ["p", "pause or resume it"], ["g then j c f t", "go to jobs, cluster, fleet, timeline"], ["Esc", "close what is open"], ["?", "this list"],
+  ["p", "pause or resume it"], ["g then j c f t s i", "go to jobs, cluster, fleet, timeline, schedule, incidents"], ["Esc", "close what is open"], ["?", "this list"],
 ];
 
 export function showKeys() {

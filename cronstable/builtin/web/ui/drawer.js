@@ -5,9 +5,10 @@ import { button, h, put } from "./dom.js";
 import { bytes, exit, localZone, time, took, when } from "./format.js";
 import { Log } from "./log.js";
 import { OUTCOMES } from "./model.js";
+import { resources } from "./resources.js";
 import { chip, nextWords } from "./table.js";
 
-const TABS = [["log", "Log"], ["history", "History"], ["schedule", "Schedule"], ["why", "Why"], ["details", "Details"]];
+const TABS = [["log", "Log"], ["history", "History"], ["schedule", "Schedule"], ["why", "Why"], ["resources", "Resources"], ["details", "Details"]];
 const VERDICTS = { run: ["ran", "good"], skip: ["skipped", "dim"], defer: ["waits", "run"] };
 const MARKS = {
   moved: "clocks go forward: this time is missing on that day, and moved to the end of the gap",
@@ -106,7 +107,7 @@ export class Drawer {
   event({ event, job }) {
     if (job !== this.#name) return;
     if (event === "started") this.#log?.started();
-    if (event === "finished" && this.#tab === "history") this.#fill();
+    if (event === "finished" && (this.#tab === "history" || this.#tab === "resources")) this.#fill();
     if (this.#tab === "why") this.#fill();
   }
 
@@ -165,7 +166,7 @@ export class Drawer {
       return;
     }
     try {
-      const made = await { history: () => this.#history(), schedule: () => this.#schedule(), why: () => this.#why(), details: () => this.#details() }[tab]();
+      const made = await { history: () => this.#history(), schedule: () => this.#schedule(), why: () => this.#why(), resources: async () => resources(await this.#api.get(jobPath(this.#name, "/resources?limit=20"))), details: () => this.#details() }[tab]();
       if (this.panel === panel) put(panel, made);
     } catch (error) {
       if (this.panel === panel) put(panel, h("p", { class: "wrong" }, error.message));

@@ -7,7 +7,9 @@ import { button, h, icon, put, text } from "./dom.js";
 import { Drawer } from "./drawer.js";
 import { FleetView } from "./fleet.js";
 import { ago, clock, inUtc, localZone, now, time, useUtc } from "./format.js";
+import { IncidentsView } from "./incidents.js";
 import { Model } from "./model.js";
+import { PlanningView } from "./planning.js";
 import { JobsView } from "./table.js";
 import { TimelineView } from "./timeline.js";
 
@@ -22,6 +24,8 @@ const views = {
   cluster: new ClusterView(model),
   fleet: new FleetView(model, api, acts),
   timeline: new TimelineView(model, api, acts),
+  schedule: new PlanningView(model, api, acts),
+  incidents: new IncidentsView(model, api, acts),
 };
 const drawer = new Drawer(at("drawer"), model, api, { ...acts });
 let current = null;
@@ -235,7 +239,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || (typing && event.target.type !== "checkbox")) return;
   if (waitsForG) {
     waitsForG = false;
-    const view = { j: "jobs", c: "cluster", f: "fleet", t: "timeline" }[event.key];
+    const view = { j: "jobs", c: "cluster", f: "fleet", t: "timeline", s: "schedule", i: "incidents" }[event.key];
     if (view) go(view);
     event.preventDefault();
   } else if (event.key === "g") {
