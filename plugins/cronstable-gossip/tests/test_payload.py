@@ -247,3 +247,22 @@ def test_any_push_is_names_or_refused(changes: dict[str, Any]) -> None:
         return
     assert job_set_id
     assert all(0 < len(name.encode()) <= 128 for name in names)
+
+
+FINITE = JSON.filter(lambda value: "NaN" not in (text := json.dumps(value)) and "Infinity" not in text)
+LAST = st.fixed_dictionaries(
+    {"outcome": FINITE | st.just("success")}, optional={"finished_at": FINITE, "duration": FINITE, "exit_code": FINITE}
+)
+
+
+@given(LAST)
+@example({"outcome": []})
+@example({"outcome": {}})
+def test_any_values_of_a_last_run_are_shown_or_dropped_and_the_report_still_counts(last: Any) -> None:
+    summary = {"running": 0, "enabled": True, "scheduled_in": None, "last": last}
+    parsed = parse(body(job_summaries={"j": summary}))
+    assert parsed.node_name == "b"
+    assert parsed.summaries is not None
+    shown = parsed.summaries["j"]
+    assert isinstance(shown, dict)
+    assert (shown["last"] is not None) == (last["outcome"] == "success")

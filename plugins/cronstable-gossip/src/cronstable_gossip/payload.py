@@ -55,15 +55,15 @@ def parse(body: bytes) -> Report:
     """The report in ``body``. Raises ``BadReport`` for anything that the election could not trust."""
     if len(body) > MOST_BYTES:
         raise BadReport(f"the answer is longer than {MOST_BYTES} bytes")
-    data = _object(body)
+    data = read_object(body)
     members = data.get("members")
     return Report(
-        node_name=_name(data, "node_name"),
-        job_set_id=_name(data, "job_set_id"),
-        scheme_version=_name(data, "scheme_version"),
-        instance_id=_name(data, "instance_id") if data.get("instance_id") is not None else None,
+        node_name=read_name(data, "node_name"),
+        job_set_id=read_name(data, "job_set_id"),
+        scheme_version=read_name(data, "scheme_version"),
+        instance_id=read_name(data, "instance_id") if data.get("instance_id") is not None else None,
         cluster_size=_size(data.get("cluster_size")),
-        distribution=_name(data, "distribution") if data.get("distribution") is not None else None,
+        distribution=read_name(data, "distribution") if data.get("distribution") is not None else None,
         elect_leader=_flag(data.get("elect_leader")),
         members=_members(members) if members is not None else None,
         mutual_agreeing=_names(data.get("mutual_agreeing"), NAME_BYTES, SET_ENTRIES),
@@ -78,8 +78,8 @@ def parse(body: bytes) -> Report:
 
 def parse_reboot_ran(body: bytes) -> tuple[str, frozenset[str]]:
     """``{job_set_id, names}`` of a ``POST /reboot-ran``. Raises ``BadReport``."""
-    data = _object(body)
-    return _name(data, "job_set_id"), _names(data.get("names"), REBOOT_NAME_BYTES, MOST_REBOOT_NAMES)
+    data = read_object(body)
+    return read_name(data, "job_set_id"), _names(data.get("names"), REBOOT_NAME_BYTES, MOST_REBOOT_NAMES)
 
 
 def parse_stats(header: str) -> Mapping[str, float]:
@@ -87,10 +87,10 @@ def parse_stats(header: str) -> Mapping[str, float]:
     if len(header) > STATS_BYTES:
         return MappingProxyType({})
     try:
-        data = _object(header.encode())
+        data = read_object(header.encode())
     except (BadReport, UnicodeEncodeError):
         return MappingProxyType({})
-    return MappingProxyType({key: float(data[key]) for key in NODE_STATS if _finite(data.get(key))})  # type: ignore[arg-type]
+    return MappingProxyType({key: float(data[key]) for key in NODE_STATS if finite(data.get(key))})  # type: ignore[arg-type]
 
 
 def sane_etag(tag: str | None) -> str | None:
@@ -116,7 +116,8 @@ def unzip(body: bytes, encoding: str | None) -> bytes:
     return plain
 
 
-def _object(body: bytes) -> dict[str, Json]:
+def read_object(body: bytes) -> dict[str, Json]:
+    """The JSON object in ``body``. Raises ``BadReport``."""
     try:
         data = json.loads(body.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -130,7 +131,8 @@ def _no_constant(text: str) -> float:
     raise ValueError(f"{text} is not a number")
 
 
-def _good_name(value: Json, most: int) -> bool:
+def good_name(value: Json, most: int) -> bool:
+    """Whether it is text that can be shown on a line, of ``most`` bytes at most."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         return False
     try:
@@ -139,9 +141,10 @@ def _good_name(value: Json, most: int) -> bool:
         return False
 
 
-def _name(data: Mapping[str, Json], key: str) -> str:
+def read_name(data: Mapping[str, Json], key: str) -> str:
+    """The name at ``key``. Raises ``BadReport``."""
     value = data.get(key)
-    if not _good_name(value, NAME_BYTES):
+    if not good_name(value, NAME_BYTES):
         raise BadReport(f"`{key}` of the answer is missing, empty, too long or not printable")
     return cast("str", value)
 
@@ -173,7 +176,7 @@ def _names(value: Json, most_bytes: int, most: int) -> frozenset[str]:
     """Good entries, at most ``most`` of them; which, does not depend on their order."""
     if not isinstance(value, list):
         return frozenset()
-    return frozenset(sorted({cast("str", name) for name in value if _good_name(name, most_bytes)})[:most])
+    return frozenset(sorted({cast("str", name) for name in value if good_name(name, most_bytes)})[:most])
 
 
 def _members(value: Json) -> tuple[Member, ...]:
@@ -181,16 +184,17 @@ def _members(value: Json) -> tuple[Member, ...]:
         raise BadReport("`members` of the answer is no list")
     found: list[Member] = []
     for line in value[:SET_ENTRIES]:
-        if not isinstance(line, dict) or not _good_name(line.get("node_name"), NAME_BYTES):
+        if not isinstance(line, dict) or not good_name(line.get("node_name"), NAME_BYTES):
             continue
         instance = line.get("instance_id")
-        if instance is not None and not _good_name(instance, NAME_BYTES):
+        if instance is not None and not good_name(instance, NAME_BYTES):
             continue
         found.append(Member(str(line["node_name"]), cast("str | None", instance), line.get("agreed") is True))
     return tuple(found)
 
 
-def _finite(value: Json) -> bool:
+def finite(value: Json) -> bool:
+    """Whether it is a number that can be calculated with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
 
 
@@ -204,7 +208,7 @@ def _is_finite(value: int | float) -> bool:
 def _summaries(value: Json) -> Mapping[str, Json] | None:
     if not isinstance(value, dict):
         return None
-    good = {name: one for name, one in value.items() if _good_name(name, SUMMARY_NAME_BYTES)}
+    good = {name: one for name, one in value.items() if good_name(name, SUMMARY_NAME_BYTES)}
     kept = ((name, _summary(good[name])) for name in sorted(good)[:MOST_SUMMARIES])
     return MappingProxyType({name: one for name, one in kept if one is not None})
 
@@ -214,20 +218,21 @@ def _summary(value: Json) -> Json:
     if not isinstance(value, dict):
         return None
     running, enabled, due = value.get("running"), value.get("enabled"), value.get("scheduled_in")
-    if not _finite(running) or not isinstance(enabled, bool) or not (due is None or _finite(due)):
+    if not finite(running) or not isinstance(enabled, bool) or not (due is None or finite(due)):
         return None
     return {"running": running, "enabled": enabled, "scheduled_in": due, "last": _last(value.get("last"))}
 
 
 def _last(value: Json) -> Json:
-    if not isinstance(value, dict) or value.get("outcome") not in _OUTCOMES:
+    outcome = value.get("outcome") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(outcome, str) or outcome not in _OUTCOMES:
         return None
     at, duration, code = value.get("finished_at"), value.get("duration"), value.get("exit_code")
     return {
-        "outcome": value["outcome"],
-        "finished_at": at if _good_name(at, TIMESTAMP_BYTES) else None,
-        "duration": duration if _finite(duration) else None,
-        "exit_code": code if _finite(code) and isinstance(code, int) else None,
+        "outcome": outcome,
+        "finished_at": at if good_name(at, TIMESTAMP_BYTES) else None,
+        "duration": duration if finite(duration) else None,
+        "exit_code": code if finite(code) and isinstance(code, int) else None,
     }
 
 
@@ -297,7 +302,7 @@ def build_stats(stats: Mapping[str, float]) -> str:
 
 def advertised_reboot_names(names: Iterable[str]) -> Iterator[str]:
     """The names of a ran-set that fit the caps, lowest first."""
-    return iter(sorted(name for name in names if _good_name(name, REBOOT_NAME_BYTES))[:MOST_REBOOT_NAMES])
+    return iter(sorted(name for name in names if good_name(name, REBOOT_NAME_BYTES))[:MOST_REBOOT_NAMES])
 
 
 def _line(member: Member) -> Json:
