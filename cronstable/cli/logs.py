@@ -16,6 +16,7 @@ from cronstable.cli.ask import STREAM_SILENCE, Lost, Message, NoAnswer, Node, jo
 from cronstable.cli.node import EPILOG, JOB, node_options
 from cronstable.cli.screen import at, instant, output_line
 from cronstable.core.clock import Seconds
+from cronstable.core.job import Json
 
 SETTLED: Final[Seconds] = 1.0
 """Without ``-f``, so long after its last line a run that lives counts as having said all by now."""
@@ -63,8 +64,8 @@ def logs_command(job: str, node: Node, follow: bool, run_id: str | None, times: 
                     shown = str(message.data.get("run_id") or "")
                 elif message.event == "gap":
                     _say(f"lines {message.data.get('from')} to {message.data.get('to')} are not kept any more")
-                elif message.event == "end" and message.data.get("reason") == "no-output":
-                    _say("no run yet" if not shown else f"run {shown}: no output was kept")
+                elif message.event == "end":
+                    _say_why(message.data.get("reason"), shown)
         if not follow or run_id is not None:
             return
         _wait_for_next(node, job, shown)
@@ -76,6 +77,14 @@ def _show(message: Message, times: bool, as_json: bool) -> None:
         return
     when = f"{at(message.data.get('at'))}  " if times else ""
     click.echo(f"{when}{output_line(str(message.data.get('line', '')))}", err=message.data.get("stream") == "stderr")
+
+
+def _say_why(reason: Json, shown: str) -> None:
+    """Say of a stream that ended why there is nothing, or not all."""
+    if reason == "no-output":
+        _say("no run yet" if not shown else f"run {shown}: no output was kept")
+    elif reason == "forgotten":
+        _say(f"run {shown}: what followed is not kept any more")
 
 
 def _say(words: str) -> None:

@@ -22,6 +22,9 @@ PENDING: Final = 64 * 1024
 """Bytes that wait for a reader before no more are made; lines that are overwritten meanwhile are a ``gap``."""
 WRITTEN: Final = 4 << 20
 """Bytes of lines that are kept as they are sent."""
+KEPT: Final = "kept-"
+"""Before the number in the id of a line that comes from the record of a run: those count what was kept, which may be
+only the last lines of the run."""
 _LONGEST_ID: Final = 100
 _ALL: Final = 10_000
 """Decisions: as many as a node remembers."""
@@ -38,7 +41,7 @@ class Written:
         """The event of a line of a run; a number means the same line to everybody."""
         found = self._lines.get((run, line.number))
         if found is None:
-            found = self._lines[run, line.number] = line_event(run, line)
+            found = self._lines[run, line.number] = line_event(f"{run}:", line)
             self._size += len(found)
             while self._size > WRITTEN and len(self._lines) > 1:
                 self._size -= len(self._lines.popitem(last=False)[1])
@@ -80,7 +83,7 @@ class Tails:
     async def logs(self, request: web.Request) -> web.StreamResponse:
         """GET /jobs/{name}/logs?run=ID: lines under their numbers, from the first one kept or after Last-Event-ID."""
         snapshot, job = self._site.find(request)
-        run, after = wanted_run(
+        place = wanted_place(
             self._site.host, snapshot, job, request.query.get("run"), request.headers.get("Last-Event-ID", "")
         )
         if request.method == "HEAD":
@@ -88,7 +91,7 @@ class Tails:
         # Here as well: what is raised within a task group comes out of it as another exception.
         self._streams.admit()
         async with anyio.create_task_group() as tasks:
-            tail = Tail(self._site.host, self._written, Place(run, after), _record(snapshot, job.name, run))
+            tail = Tail(self._site.host, self._written, place, _record(snapshot, job.name, place.run))
             tasks.start_soon(tail.follow)
             response = await self._streams.serve(request, tail)
             tasks.cancel_scope.cancel()
@@ -102,26 +105,39 @@ class Tails:
         return await self._streams.serve(request, self._events.reader(request.headers.get("Last-Event-ID", ""), kinds))
 
 
-def wanted_run(host: Host, snapshot: HostSnapshot, job: Job, asked: str | None, last_id: str) -> tuple[str, int]:
-    """Which run, and the number of the last line that the reader has of it.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a reader is: the run, and the number of the last line that it has.
+
+    ``kept``: that line came from the record of the run.
+    """
+
+    run: str
+    after: int
+    kept: bool = False
+
+
+def wanted_place(host: Host, snapshot: HostSnapshot, job: Job, asked: str | None, last_id: str) -> Place:
+    """Which run, and the last line that the reader has of it.
 
     An id names its run: a reader that comes back goes on in the run it read, also when the next one lives already.
     The run of another job is never it: 404 when it is asked for, and an id of one is none.
     """
     run, _, number = last_id.rpartition(":")
+    kept, number = number.startswith(KEPT), number.removeprefix(KEPT)
     after = int(number) if number.isascii() and number.isdigit() and len(number) < 16 else 0
     if asked is not None:
         if not asked or len(asked) > _LONGEST_ID:
             fail(400, "run must be the id of a run")
         if is_of_another(host, snapshot, asked, job.name):
             fail(404, f"{asked!r} is no run of the job {job.name!r}")
-        return asked, after if run in ("", asked) else 0
+        return Place(asked, after, kept) if run in ("", asked) else Place(asked, 0)
     if run and len(run) <= _LONGEST_ID and after and not is_of_another(host, snapshot, run, job.name):
-        return run, after
+        return Place(run, after, kept)
     live = snapshot.live.get(job.name, ())
     over = [record.key.run_id for record in snapshot.history.get(job.name, ()) if record.key.run_id]
     newest = live[-1].key.run_id if live else over[-1] if over else ""
-    return newest, after if not run else 0
+    return Place(newest, after, kept) if not run else Place(newest, 0)
 
 
 def is_of_another(host: Host, snapshot: HostSnapshot, run: str, job: str) -> bool:
@@ -139,14 +155,6 @@ def _record(snapshot: HostSnapshot, job: str, run: str) -> RunRecord | None:
     return next((record for record in snapshot.history.get(job, ()) if run and record.key.run_id == run), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a reader is: the run, and the number of the last line that it has."""
-
-    run: str
-    after: int
-
-
 class Tail:
     """A ``Source`` of the lines of one run. ``follow`` fills it and waits while its reader is behind."""
 
@@ -155,6 +163,7 @@ class Tail:
         self._written = written
         self._run = place.run
         self._after = place.after
+        self._kept = place.kept
         self._record = record
         self._pending = bytearray()
         self._over = False
@@ -179,15 +188,34 @@ class Tail:
         if first:
             started = None if self._record is None else iso(self._record.started_at)
             await self._put(message("run", {"run_id": self._run or None, "started_at": started}))
-        if self._run:
-            async for line in self._host.output(self._run, self._after):
-                await self._line(line, self._written.line(self._run, line))
-        if first and self._after == 0 and self._record is not None:
-            for line in kept_lines(self._record):
-                await self._line(line, line_event(self._run, line))
-        await self._put(message("end", {"reason": "no-output"} if first and self._after == 0 else {}))
+        known = (not self._kept and await self._lines()) or ((first or self._kept) and await self._kept_lines())
+        # What else there was cannot be told from nothing: no reader shall take what it has for all of it.
+        end: Json = {} if known else {"reason": "no-output" if first else "forgotten"}
+        await self._put(message("end", end))
         self._over = True
         self._more.set()
+
+    async def _lines(self) -> bool:
+        """Lines as the node remembers them; whether it remembers the run.
+
+        A run that is remembered has its last line, so that there is one from the last on that the reader has.
+        """
+        known = False
+        if self._run:
+            async for line in self._host.output(self._run, max(0, self._after - 1)):
+                known = True
+                if line.number > self._after:
+                    await self._line(line, self._written.line(self._run, line))
+        return known
+
+    async def _kept_lines(self) -> bool:
+        """Lines of the record; whether it has any."""
+        known = False
+        for line in () if self._record is None else kept_lines(self._record):
+            known = True
+            if line.number > self._after:
+                await self._line(line, line_event(f"{self._run}:{KEPT}", line))
+        return known
 
     async def _line(self, line: Line, sent: bytes) -> None:
         if line.number > self._after + 1:
@@ -203,10 +231,10 @@ class Tail:
         self._more.set()
 
 
-def line_event(run: str, line: Line) -> bytes:
-    """The event ``line``, whose id says how far a reader got."""
+def line_event(before: str, line: Line) -> bytes:
+    """The event ``line``, whose id says how far a reader got: ``before``, and the number."""
     data: Json = {"stream": line.stream, "line": line.text, "number": line.number, "at": iso(line.at)}
-    return message("line", data, f"{run}:{line.number}")
+    return message("line", data, f"{before}{line.number}")
 
 
 def kept_lines(record: RunRecord) -> Iterable[Line]:

@@ -81,7 +81,8 @@ export class Log {
     else if (event === "end") {
       this.#over = true;
       const none = fact.reason === "no-output" || !(this.#lines.length + this.#waiting.length);
-      text(this.which, none ? `${this.#called()}: no output was kept.` : `${this.#called()}: the output is complete.`);
+      const words = fact.reason === "forgotten" ? "what followed is not kept any more" : none ? "no output was kept" : "the output is complete";
+      text(this.which, `${this.#called()}: ${words}.`);
       return "over";
     }
     return null;

@@ -217,6 +217,62 @@ async def test_a_run_whose_lines_are_forgotten_shows_what_its_record_kept(
     assert found[-1] == ("end", {})
 
 
+async def test_a_reader_of_what_a_record_kept_comes_back_and_loses_nothing(
+    serve: Any, host: Any, make_job: Any, stream: Any
+) -> None:
+    host.add(make_job("a"))
+    over(host, "r1", stdout="1\n2\n3\n4\n", stderr="5\n6\n")
+    seen, last = [], ""
+    async with serve() as call:
+        for _ in range(3):
+            async with stream(call, "/jobs/a/logs", last) as tail:
+                if not last:
+                    assert (await tail.event())[0] == "run"
+                seen.append((await tail.event())[1]["line"])
+                last = tail.id
+        assert (seen, last) == (["1", "2", "3"], "r1:kept-3")
+        async with stream(call, "/jobs/a/logs?run=r1", last) as tail:
+            found = await tail.rest()
+        async with stream(call, "/jobs/a/logs", "r1:kept-6") as tail:
+            assert await tail.rest() == [("end", {})]
+    assert [data["line"] for _, data in found[:-1]] == ["4", "5", "6"]
+    assert found[-1] == ("end", {})
+
+
+@pytest.mark.parametrize("last", ["r1:3", "r1:kept-3"])
+@pytest.mark.parametrize("target", ["/jobs/a/logs", "/jobs/a/logs?run=r1"])
+@pytest.mark.parametrize("has_a_record", [True, False])
+async def test_a_reader_that_comes_back_to_a_run_that_is_forgotten_is_not_told_that_it_has_all(
+    serve: Any, host: Any, make_job: Any, stream: Any, last: str, target: str, has_a_record: bool
+) -> None:
+    host.add(make_job("a"))
+    if has_a_record:
+        over(host, "r1")  # as the state store gives it back: without its output
+    async with serve() as call, stream(call, target, last) as tail:
+        assert await tail.rest() == [("end", {"reason": "forgotten"})]
+
+
+async def test_lines_of_a_record_are_not_taken_for_those_that_followed_the_last_one_of_the_run(
+    serve: Any, host: Any, make_job: Any, stream: Any
+) -> None:
+    host.add(make_job("a"))
+    over(host, "r1", stdout="998\n999\n1000\n")  # the last three of a thousand
+    async with serve() as call, stream(call, "/jobs/a/logs", "r1:2") as tail:
+        assert await tail.rest() == [("end", {"reason": "forgotten"})]
+
+
+async def test_a_reader_that_has_every_line_of_a_run_that_is_remembered_is_told_so(
+    serve: Any, host: Any, make_job: Any, stream: Any
+) -> None:
+    host.add(make_job("a"))
+    host.hub.open("r1")
+    over(host, "r1", stdout="one\ntwo\n")
+    say(host, 1, "one", "two")
+    host.hub.close("r1")
+    async with serve() as call, stream(call, "/jobs/a/logs", "r1:2") as tail:
+        assert await tail.rest() == [("end", {})]
+
+
 @pytest.mark.parametrize("known_from", ["live", "history", "decisions"])
 async def test_the_run_of_another_job_is_not_shown(
     serve: Any, host: Any, make_job: Any, stream: Any, known_from: str
