@@ -95,6 +95,13 @@ class Node:
             raise NoAnswer(self._strange(status))
         return [row for row in rows if isinstance(row, dict)]
 
+    def get_bytes(self, path: str, kind: str) -> bytes:
+        """What is at ``path``, which is of that media type; ``NoAnswer`` for anything else."""
+        status, body = self._exchange("GET", path, accept=kind)
+        if status != http.HTTPStatus.OK:
+            self._object(status, body)
+        return body
+
     def post(self, path: str, body: dict[str, Json] | None = None) -> dict[str, Json]:
         """Ask the node to do something; what it says. ``Refusal`` when it does not."""
         content = b"" if body is None else json.dumps(body).encode("ascii")
@@ -122,10 +129,12 @@ class Node:
         finally:
             connection.close()
 
-    def _exchange(self, method: str, path: str, body: bytes = b"", patience: Seconds = PATIENCE) -> tuple[int, bytes]:
+    def _exchange(
+        self, method: str, path: str, body: bytes = b"", patience: Seconds = PATIENCE, accept: str = "application/json"
+    ) -> tuple[int, bytes]:
         connection = self.open(patience)
         try:
-            with closing(self._begin(connection, method, path, body, self._headers("application/json"))) as answer:
+            with closing(self._begin(connection, method, path, body, self._headers(accept))) as answer:
                 return answer.status, answer.read(LONGEST_ANSWER)
         except TimeoutError:
             raise Lost(f"{self.label} does not answer within {patience:g} s") from None

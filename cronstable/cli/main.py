@@ -23,20 +23,23 @@ COMPLETE: Final = "_CRONSTABLE_COMPLETE"
 
 COMMANDS: Final = MappingProxyType(
     {
+        "calendar": ("the next runs of a running node as a calendar", "cronstable.cli.plan:calendar_command"),
         "cancel": ("end the living runs of a job", "cronstable.cli.act:cancel_command"),
         "completion": (
             "complete commands and jobs in bash, zsh and fish",
             "cronstable.cli.completion:completion_command",
         ),
         "diff": ("what a running node would change with a configuration", "cronstable.cli.diff:diff_command"),
+        "duplicates": ("jobs of a running node that run the same command", "cronstable.cli.plan:duplicates_command"),
         "explain": ("what an expression means, in plain words", "cronstable.cli.schedule_tools:explain_command"),
         "import": ("make a configuration from a classic crontab", "cronstable.cli.import_crontab:import_command"),
         "init": ("write a commented starter configuration", "cronstable.cli.init:init_command"),
         "list": ("the jobs of a running node", "cronstable.cli.look:list_command"),
         "logs": ("the output of a job's run, live with -f", "cronstable.cli.logs:logs_command"),
-        "next": ("the next times an expression or a job is due", "cronstable.cli.schedule_tools:next_command"),
+        "next": ("the next times an expression or a job is due", "cronstable.cli.coming:next_command"),
         "pause": ("skip what comes due of a job for a while", "cronstable.cli.act:pause_command"),
         "plugins": ("list the installed plugins and their health", "cronstable.cli.plugins:plugins_command"),
+        "pressure": ("when most jobs of a running node start", "cronstable.cli.plan:pressure_command"),
         "resume": ("end the pause of a job", "cronstable.cli.act:resume_command"),
         "run": ("start a job here and now", "cronstable.cli.act:run_command"),
         "runs": ("the last runs of a job", "cronstable.cli.look:runs_command"),
@@ -44,6 +47,7 @@ COMMANDS: Final = MappingProxyType(
         "simulate": ("your own jobs on simulated nodes, with faults", "cronstable.cli.simulate:simulate_command"),
         "status": ("how the jobs of a running node fare", "cronstable.cli.look:status_command"),
         "state": ("look at, check, back up and move a state store", "cronstable.cli.state:state_command"),
+        "suggest": ("where a new job has most room on a running node", "cronstable.cli.plan:suggest_command"),
         "why": ("ask a running node why a job ran, or did not", "cronstable.cli.why:why_command"),
     }
 )

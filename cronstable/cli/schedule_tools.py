@@ -1,9 +1,9 @@
-"""``cronstable explain`` and ``cronstable next``: what an expression means, and when it is due."""
+"""``cronstable explain``: what an expression means; and what it shares with the other commands about schedules."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from itertools import islice
@@ -32,12 +32,12 @@ class Refused(click.ClickException):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Whose occurrences were asked for, and the zone to show them in."""
+class Fire:
+    """One occurrence: wall seconds, the same in the zone that is shown (None: UTC), and what a clock change did."""
 
-    schedule: Schedule
-    shown: tzinfo
-    title: str
+    t: int
+    there: datetime | None
+    mark: ClockMark
 
 
 @click.command("explain")
@@ -54,10 +54,10 @@ def explain_command(
 
     Ends with 0, or with 1 when the expression or the zone is none.
     """
-    schedule = _parse(" ".join(expression), _zone(zone), job_name, "all" if day_match == "all" else "any")
-    _warn_of_unnamed_hash(schedule, job_name)
+    schedule = parse(" ".join(expression), zone_of(zone), job_name, "all" if day_match == "all" else "any")
+    warn_of_unnamed_hash(schedule, job_name)
     now = int(now_of(context))
-    fires = list(islice(_fires(schedule, now), _FEW))
+    fires = list(islice(fires_after(schedule, now), _FEW))
     findings = schedule.findings(now)
     if as_json:
         click.echo(
@@ -83,88 +83,26 @@ def explain_command(
     for finding in findings:
         click.echo(f"  note: {finding}")
     if not schedule.reboot:
-        _print_fires(Wanted(schedule, schedule.zone, ""), fires)
+        print_fires(fires_of(schedule, schedule.zone, fires), reboot=False)
 
 
-@click.command("next")
-@click.argument("what", metavar="EXPRESSION|JOB", nargs=-1, required=True)
-@click.option("-n", "count", type=click.IntRange(1, 10_000), default=10, show_default=True, help="How many.")
-@click.option("--from", "start", metavar="RFC3339", help="Strictly after this time, with its offset (default: now).")
-@click.option("--tz", "zone", metavar="ZONE", help="The zone of the expression; for a job, the zone to show.")
-@click.option("-c", "--config", "path", metavar="PATH", help="Where to look for JOB: a file or directory.")
-@click.option("--json", "as_json", is_flag=True, help="A list of RFC 3339 times in UTC.")
-@click.pass_context
-def next_command(
-    context: click.Context,
-    what: tuple[str, ...],
-    count: int,
-    start: str | None,
-    zone: str | None,
-    path: str | None,
-    as_json: bool,
-) -> None:
-    """List the next times that an expression, or with -c a job of a configuration, is due.
-
-    Ends with 0 (also when there are none), or with 1 when the expression, job, zone or time is none.
-    """
-    wanted = _wanted(" ".join(what), zone, path)
-    after = int(now_of(context)) if start is None else instant(start)
-    fires = list(islice(_fires(wanted.schedule, after), count))
-    if as_json:
-        click.echo(json.dumps([rfc3339(t) for t in fires]))
-        return
-    click.echo(f"{wanted.title}: {describe(wanted.schedule)} ({zone_name(wanted.schedule)})")
-    _print_fires(wanted, fires)
-
-
-def _wanted(text: str, zone: str | None, path: str | None) -> Wanted:
-    shown = None if zone is None else _zone(zone)
-    try:
-        schedule = Schedule.parse(text, job_name="", zone=shown or UTC)
-    except ScheduleError as wrong:
-        if path is None:
-            raise _refused(wrong) from None
-        found = _job_schedule(path, text)
-        if found is None:
-            raise Refused(f"{path} has no job {text!r}, and as an expression: {_said(wrong)}") from None
-        return Wanted(found, shown or found.zone, f"{text}: {found.text}")
-    _warn_of_unnamed_hash(schedule, "")
-    return Wanted(schedule, schedule.zone, schedule.text)
-
-
-def _warn_of_unnamed_hash(schedule: Schedule, job_name: str) -> None:
+def warn_of_unnamed_hash(schedule: Schedule, job_name: str) -> None:
     if schedule.is_hashed and not job_name:
         click.echo("note: H draws its values from the job's name, and none was given", err=True)
 
 
-def _job_schedule(path: str, name: str) -> Schedule | None:
-    """The schedule of the job ``name``; None when the configuration has no such job."""
-    # The configuration brings YAML and JSON Schema along: only a job's name needs them.
-    from cronstable.cli.loading import loader, plugins_with_warnings, warn
-    from cronstable.config import format_findings
-
-    result = loader(path, plugins_with_warnings(warn))()
-    if result.config is None:
-        raise Refused(f"{path} cannot be used:\n{format_findings(result.findings, 'text')}")
-    return next((job.schedule for job in result.config.jobs if job.name == name), None)
-
-
-def _parse(text: str, zone: tzinfo, job_name: str, day_match: str) -> Schedule:
+def parse(text: str, zone: tzinfo, job_name: str, day_match: str) -> Schedule:
     try:
         return Schedule.parse(text, job_name=job_name, zone=zone, day_match="all" if day_match == "all" else "any")
     except ScheduleError as wrong:
-        raise _refused(wrong) from None
+        raise Refused(said(wrong)) from None
 
 
-def _refused(wrong: ScheduleError) -> Refused:
-    return Refused(_said(wrong))
-
-
-def _said(wrong: ScheduleError) -> str:
+def said(wrong: ScheduleError) -> str:
     return f"{wrong} (hint: {wrong.hint})" if wrong.hint else str(wrong)
 
 
-def _zone(name: str) -> tzinfo:
+def zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
@@ -193,24 +131,27 @@ def now_of(context: click.Context) -> float:
     return clock.now().wall
 
 
-def _fires(schedule: Schedule, after: int) -> Iterator[int]:
+def fires_after(schedule: Schedule, after: int) -> Iterator[int]:
     t = schedule.next_after(after)
     while t is not None:
         yield t
         t = schedule.next_after(t)
 
 
-def _print_fires(wanted: Wanted, fires: list[int]) -> None:
+def fires_of(schedule: Schedule, shown: tzinfo, times: Iterable[int]) -> list[Fire]:
+    """Occurrences of ``schedule``, to be shown in a zone."""
+    return [Fire(t, None if shown is UTC else datetime.fromtimestamp(t, shown), schedule.mark_at(t)) for t in times]
+
+
+def print_fires(fires: Sequence[Fire], *, reboot: bool) -> None:
     """A line for each occurrence: in UTC, in the zone of the schedule, and with the mark of a clock change."""
-    if wanted.schedule.reboot:
+    if reboot:
         click.echo("  only when the daemon starts")
     elif not fires:
         click.echo("  no occurrence")
-    for t in fires:
-        mark = _MARKS[wanted.schedule.mark_at(t)]
-        there = datetime.fromtimestamp(t, wanted.shown).strftime("%a %Y-%m-%d %H:%M:%S %Z")
-        columns = [rfc3339(t)] if wanted.shown is UTC else [rfc3339(t), there]
-        click.echo("  " + "  ".join([*columns, mark]).rstrip())
+    for fire in fires:
+        there = [] if fire.there is None else [fire.there.strftime("%a %Y-%m-%d %H:%M:%S %Z")]
+        click.echo("  " + "  ".join([rfc3339(fire.t), *there, _MARKS[fire.mark]]).rstrip())
 
 
 def rfc3339(t: int) -> str:

@@ -318,7 +318,8 @@ def test_without_a_daemon_the_names_come_from_the_configuration(
 
 
 def test_every_command_says_how_it_ends_and_shows_an_example(cronstable: Any) -> None:
-    for name in ("list", "status", "runs", "logs", "run", "cancel", "pause", "resume", "diff", "completion"):
+    looking = ("list", "status", "runs", "logs", "next", "pressure", "duplicates", "suggest", "calendar")
+    for name in (*looking, "run", "cancel", "pause", "resume", "diff", "completion"):
         code, out, _ = cronstable(name, "--help")
         assert code == 0
         assert "Ends with 0" in " ".join(out.split()), name

@@ -10,7 +10,8 @@ import pytest
 from click import Command
 from click.testing import CliRunner, Result
 
-from cronstable.cli.schedule_tools import explain_command, next_command
+from cronstable.cli.coming import next_command
+from cronstable.cli.schedule_tools import explain_command
 from cronstable.core.clock import Instant
 
 NEW_YEAR = 1_767_225_600  # 2026-01-01T00:00:00Z
