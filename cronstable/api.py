@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cronstable.core.finding import KeyPath, Problem, Severity
     from cronstable.core.hooks import JobEvent, Lateness
     from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, FailsWhen, Job, JobOptions, Json
+    from cronstable.core.last_run import LastRun
     from cronstable.core.quorum import elect_leader, hrw_owner, quorum_size
     from cronstable.core.reasons import because
     from cronstable.core.runs import (
@@ -202,6 +203,7 @@ __all__ = [
     "Json",
     "JsonSchema",
     "KeyPath",
+    "LastRun",
     "Lateness",
     "LeaderChange",
     "LeaderChanged",
@@ -299,6 +301,7 @@ _HOMES = {
     "cronstable.core.finding": "KeyPath Problem Severity",
     "cronstable.core.hooks": "JobEvent Lateness",
     "cronstable.core.job": "ClusterPolicy ConcurrencyPolicy FailsWhen Job JobOptions Json",
+    "cronstable.core.last_run": "LastRun",
     "cronstable.core.quorum": "elect_leader hrw_owner quorum_size",
     "cronstable.core.reasons": "because",
     "cronstable.core.runs": "Line LiveRun Outcome PendingRetry ResourceSample Resources RunKey RunRecord Trigger",

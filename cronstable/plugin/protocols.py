@@ -14,6 +14,7 @@ from cronstable.core.decision import DecisionRecord
 from cronstable.core.events import Event
 from cronstable.core.hooks import JobEvent, Lateness
 from cronstable.core.job import Job, Json
+from cronstable.core.last_run import LastRun
 from cronstable.core.runs import Line, LiveRun, PendingRetry, Resources, RunRecord
 from cronstable.core.store import Appended, Grant, HeldTerm, Holder, Observation, Seen, Span
 from cronstable.core.tally import Tally
@@ -326,6 +327,7 @@ class HostSnapshot:
 
     ``next_fires``: job name to T of the next occurrence, None when there is none; @reboot and disabled jobs are absent.
     ``history``: finished runs and skips of a job, oldest first, at most 20.
+    ``last_runs``: the last run of each job that had any, however many skips there were since.
     ``cluster_configured``: the configuration has a ``cluster`` section; ``election_configured``: and it elects.
     ``cluster``: the view, None when there is no section or its backend failed to start (then ``cluster_error``).
     ``retries``: jobs whose last run failed and is to be tried again.
@@ -369,6 +371,7 @@ class HostSnapshot:
     tally: Tally = field(default_factory=Tally)
     certificates: Mapping[tuple[str, str], float] = field(default_factory=lambda: MappingProxyType({}))
     slots: Mapping[str, SlotView] = field(default_factory=lambda: MappingProxyType({}))
+    last_runs: Mapping[str, LastRun] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class Host(Protocol):

@@ -468,6 +468,7 @@ class Daemon:
             live=self.launcher.live(),
             next_fires=self.scheduler.next_fires(),
             history=self.launcher.history(),
+            last_runs=self.launcher.last_runs(),
             job_set_id=self._config.job_set_id,
             reload=self.reloader.health,
             cluster_configured=self.cluster.configured,

@@ -50,14 +50,12 @@ class RunHistory:
         self._log = log
         self._recalled = recalled
         self._known: set[str] = set()
-        self._last: dict[str, RunRecord] = {}
         self._read_at: dict[str, float] = {}
         self._settled = anyio.Event()
         launcher.remembered = self._remembered
 
     def _remembered(self, record: RunRecord) -> None:
         """A row was added to the history of this node."""
-        self._note([record])
         policy = self._keeper.policy
         if policy is not None:
             job = record.key.job
@@ -89,10 +87,10 @@ class RunHistory:
             return None
         if self._keeper.fail_closed and (self._keeper.error is not None or not self._is_known(job.name)):
             return Decision(Verdict.SKIP, Reason.STORE_UNAVAILABLE, MappingProxyType({"key": "onlyIfLastSucceeded"}))
-        last = self._last.get(job.name)
-        if last is None or last.outcome is Outcome.SUCCESS:
+        last = self._launcher.last_runs().get(job.name)
+        if last is None or last.run.outcome is Outcome.SUCCESS:
             return None
-        evidence = MappingProxyType({"run": last.key.run_id, "outcome": last.outcome.value})
+        evidence = MappingProxyType({"run": last.run.key.run_id, "outcome": last.run.outcome.value})
         return Decision(Verdict.SKIP, Reason.LAST_NOT_SUCCEEDED, evidence)
 
     def _is_known(self, job: str) -> bool:
@@ -100,12 +98,6 @@ class RunHistory:
         if read_at is None:
             return False
         return not self._keeper.shared or self._clock.now().boot <= read_at + FRESH
-
-    def _note(self, rows: Sequence[RunRecord]) -> None:
-        for record in rows:
-            last = self._last.get(record.key.job)
-            if record.outcome is not Outcome.SKIPPED and (last is None or record.finished_at >= last.finished_at):
-                self._last[record.key.job] = record
 
     async def settled(self, within: Seconds) -> None:
         """Return when what the first decisions have to know is read, or after ``within`` seconds."""
@@ -131,8 +123,6 @@ class RunHistory:
             await self._recall(
                 [name for name in jobs if name not in self._known], READERS if self._keeper.shared else 1
             )
-            for name in [name for name in self._last if name not in jobs]:
-                del self._last[name]
             await self._clock.sleep(AGAIN)
 
     async def _recall(self, names: Sequence[str], readers: int) -> None:
@@ -152,6 +142,8 @@ class RunHistory:
                 gated = _gated(job)
                 # Whether the last run succeeded is not guessed from an older row.
                 rows = await self._read(name, AS_FAR if first and gated else HISTORY, gaps=not gated)
+                if first and rows and len(rows) >= HISTORY and all(row.outcome is Outcome.SKIPPED for row in rows):
+                    rows = await self._read(name, AS_FAR, gaps=not gated)
                 if rows is None and self._keeper.is_open:
                     continue
                 if rows is None:
@@ -160,7 +152,6 @@ class RunHistory:
                 self._read_at[name] = self._clock.now().boot
                 if rows:
                     found += first
-                    self._note(rows)
                     self._launcher.recall(name, rows)
                     self._recalled(name, rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +16,7 @@ from cronstable.core.clock import Clock, EpochSeconds, Seconds
 from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict
 from cronstable.core.events import Decided, RunFinished, RunStarted
 from cronstable.core.job import Job
+from cronstable.core.last_run import LastRun, last_run
 from cronstable.core.overlap import Enqueue, Full, Overlap, Replace, Skip, decide_overlap
 from cronstable.core.records import merge_rows
 from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
@@ -170,7 +171,8 @@ class Launcher:
         self.node = node
         self._tasks: Starter | None = None
         self._flights: dict[str, list[Flight]] = {}
-        self._history: dict[str, deque[RunRecord]] = {}
+        self._history: dict[str, tuple[RunRecord, ...]] = {}
+        self._last: dict[str, LastRun] = {}
         self.decisions = decisions
         self.listeners: tuple[RunListener, ...] = ()
         self.admission: Admission | None = None
@@ -184,6 +186,7 @@ class Launcher:
         self.stopping = False
         self._live: Mapping[str, tuple[LiveRun, ...]] | None = None
         self._rows: Mapping[str, tuple[RunRecord, ...]] | None = None
+        self._lasts: Mapping[str, LastRun] | None = None
 
     def bind(self, tasks: Starter) -> None:
         """Say which task group runs live in; once, before the first start."""
@@ -201,8 +204,14 @@ class Launcher:
     def history(self) -> Mapping[str, tuple[RunRecord, ...]]:
         """Finished runs and skips by job, oldest first; the same object as long as nothing changed."""
         if self._rows is None:
-            self._rows = MappingProxyType({name: tuple(rows) for name, rows in self._history.items()})
+            self._rows = MappingProxyType(self._history.copy())
         return self._rows
+
+    def last_runs(self) -> Mapping[str, LastRun]:
+        """The last run of each job that had any; the same object as long as nothing changed."""
+        if self._lasts is None:
+            self._lasts = MappingProxyType(self._last.copy())
+        return self._lasts
 
     @property
     def queued(self) -> frozenset[str]:
@@ -264,20 +273,31 @@ class Launcher:
 
     def remember(self, record: RunRecord) -> None:
         """Add a row to the history of its job; runs that end here get theirs by themselves."""
-        self._history.setdefault(record.key.job, deque(maxlen=HISTORY)).append(record)
+        job = record.key.job
+        self._history[job] = (*self._history.get(job, ())[1 - HISTORY :], record)
         self._rows = None
+        self._learn(job, [record], self._clock.now().wall)
         self.remembered(record)
 
     def recall(self, job: str, rows: Sequence[RunRecord]) -> None:
         """Rows of before the start of this daemon, or of other nodes, join the history of ``job``."""
-        self._history[job] = deque(merge_rows(HISTORY, self._history.get(job, ()), rows), maxlen=HISTORY)
+        self._history[job] = merge_rows(HISTORY, self._history.get(job, ()), rows)
         self._rows = None
+        self._learn(job, rows)
+
+    def _learn(self, job: str, rows: Sequence[RunRecord], now: float = math.inf) -> None:
+        before = self._last.get(job)
+        last = last_run(before, rows, now)
+        if last is not None and last is not before:
+            self._last[job] = last
+            self._lasts = None
 
     def forget(self, keep: Mapping[str, Job]) -> None:
         """Drop the history of jobs that are neither configured nor running."""
         for name in [n for n in self._history if n not in keep and n not in self._flights]:
             del self._history[name]
-        self._rows = None
+            self._last.pop(name, None)
+        self._rows = self._lasts = None
 
     # -- starting and ending ------------------------------------------------------------------------------------------
 

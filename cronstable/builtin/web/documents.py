@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import anyio
 import anyio.lowlevel
 
-from cronstable.api import EpochSeconds, HostSnapshot, Job, LiveRun, Pause, RunRecord, Seconds
+from cronstable.api import EpochSeconds, HostSnapshot, Job, LastRun, LiveRun, Pause, RunRecord, Seconds
 from cronstable.builtin.web.kept import Kept
 from cronstable.builtin.web.routes import JSON
 from cronstable.builtin.web.shapes import cluster_document, dumps, job_parts
@@ -23,7 +23,7 @@ AT_ONCE: Final = 20
 """Entries made in a row before others on the event loop get a turn: some milliseconds."""
 
 _JobFacts: TypeAlias = tuple[
-    Job, tuple[LiveRun, ...], tuple[RunRecord, ...], Pause | None, bool, bool, bool, Hashable, object
+    Job, tuple[LiveRun, ...], tuple[RunRecord, ...], LastRun | None, Pause | None, bool, bool, bool, Hashable, object
 ]  # a tuple: comparing two of them a thousand times in a poll has to cost nothing
 
 
@@ -155,6 +155,7 @@ _PARTS: Final = (
     attrgetter("next_fires"),
     attrgetter("live"),
     attrgetter("history"),
+    attrgetter("last_runs"),
     attrgetter("paused"),
     attrgetter("reboot_pending"),
     attrgetter("election_configured"),
@@ -207,6 +208,7 @@ def _facts(snapshot: HostSnapshot) -> dict[str, _JobFacts]:
             job,
             snapshot.live.get(name, ()),
             snapshot.history.get(name, ()),
+            snapshot.last_runs.get(name),
             snapshot.paused.get(name),
             name in snapshot.reboot_pending,
             snapshot.next_fires.get(name, 0) is None,

@@ -49,7 +49,7 @@ _OF_JOBS: Final = (
     attrgetter("jobs"),
     attrgetter("live"),
     attrgetter("next_fires"),
-    attrgetter("history"),
+    attrgetter("last_runs"),
     attrgetter("paused"),
     attrgetter("late"),
     attrgetter("tally.jobs"),

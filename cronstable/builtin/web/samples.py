@@ -44,14 +44,14 @@ class JobFacts:
 def facts_of(snapshot: HostSnapshot) -> Iterator[JobFacts]:
     """The facts of every configured job, in order."""
     for name, job in snapshot.jobs.items():
-        last = next((r for r in reversed(snapshot.history.get(name, ())) if r.outcome is not Outcome.SKIPPED), None)
+        last = snapshot.last_runs.get(name)
         yield JobFacts(
             job,
             snapshot.tally.jobs.get(name),
             len(snapshot.live.get(name, ())),
             name in snapshot.paused,
             snapshot.next_fires.get(name),
-            last,
+            None if last is None else last.run,
             snapshot.late.get(name, ()),
             snapshot.tally.bounds,
         )

@@ -176,6 +176,7 @@ def job_parts(snapshot: HostSnapshot, job: Job, *, words: bool = True) -> tuple[
         "never_fires": never_fires(snapshot, job),
         "schedule_findings": schedule_findings(job),
         "last_run": run_entry(history[-1]) if history else None,
+        "failing": failing(snapshot, job),
         "history": [{"outcome": r.outcome.value, "duration": _seconds(r.duration)} for r in history],
         "paused": None if paused is None else pause_entry(paused),
         **_conditional(snapshot, job),
@@ -198,7 +199,10 @@ def activity_document(snapshot: HostSnapshot, limit: int | None) -> dict[str, Js
     """GET /activity: the runs of every job that has any, newest first; skips are no runs."""
     jobs: dict[str, Json] = {}
     for name in snapshot.jobs:
-        runs = [r for r in snapshot.history.get(name, ()) if r.outcome is not Outcome.SKIPPED]
+        # Skips may have pushed the last run out of the rows.
+        last = snapshot.last_runs.get(name)
+        rows = [r for r in snapshot.history.get(name, ()) if r.outcome is not Outcome.SKIPPED]
+        runs = rows or ([] if last is None else [last.run])
         if runs:
             jobs[name] = [
                 {"started_at": iso(r.started_at), "finished_at": iso(r.finished_at), "outcome": r.outcome.value}
@@ -280,7 +284,7 @@ def summary(snapshot: HostSnapshot, wall: float) -> dict[str, Json]:
             "disabled": len(jobs) - len(enabled),
             "running": sum(1 for job in jobs if snapshot.live.get(job.name)),
             "paused": sum(1 for job in jobs if job.name in snapshot.paused),
-            "failing": sum(1 for job in enabled if _failing(snapshot.history.get(job.name, ()))),
+            "failing": sum(1 for job in enabled if failing(snapshot, job)),
             "never_fires": sum(1 for job in enabled if never_fires(snapshot, job)),
         },
         "next_fire": None
@@ -502,10 +506,10 @@ def _cluster_summary(snapshot: HostSnapshot) -> dict[str, Json]:
     }
 
 
-def _failing(history: Sequence[RunRecord]) -> bool:
-    """True when the last run that came to a verdict failed; skips and cancelled runs say nothing."""
-    verdicts = (r.outcome for r in reversed(history) if r.outcome in (Outcome.SUCCESS, Outcome.FAILURE))
-    return next(verdicts, None) is Outcome.FAILURE
+def failing(snapshot: HostSnapshot, job: Job) -> bool:
+    """Whether an enabled job's last run that came to a verdict failed; skips and cancelled runs say nothing."""
+    last = snapshot.last_runs.get(job.name)
+    return job.options.enabled and last is not None and last.failing
 
 
 def stats_of(records: Sequence[RunRecord]) -> dict[str, Json]:

@@ -77,6 +77,7 @@ class World:
         self.host = FakeHost(self.clock)
         self.store = Store(self.clock, contents)
         self.output: tuple[str | None, str | None] = (None, None)
+        self.outcome = Outcome.SUCCESS
         self.meanwhile: Callable[[], object] = lambda: None
         self.told: list[tuple[str, int]] = []
         self.environ = {"API_TOKEN": "tok-12345", "HOME": "/home/x"}
@@ -122,7 +123,7 @@ class World:
         await self.clock.sleep(1.0)
         self.meanwhile()
         out, err = self.output
-        return RunRecord(request.key, Outcome.SUCCESS, 0, now, now + 1, 1.0, stdout=out, stderr=err)
+        return RunRecord(request.key, self.outcome, 0, now, now + 1, 1.0, stdout=out, stderr=err)
 
     async def once(self, job: Job, at: int | None = None) -> None:
         run = Decision(Verdict.RUN, Reason.NO_ELECTION)
@@ -197,6 +198,57 @@ def test_runs_and_skips_of_before_a_restart_are_there_again() -> None:
 
     live(contents, [one], before)
     live(contents, [one], after)
+
+
+def test_the_last_run_outlives_any_number_of_skips_and_a_restart() -> None:
+    contents = Contents()
+    one = job()
+
+    async def before(world: World) -> None:
+        world.outcome = Outcome.FAILURE
+        await world.once(one, at=60)
+        for number in range(2, 42):
+            world.launcher.record(one, 60 * number, Decision(Verdict.SKIP, Reason.PAUSED))
+        assert {row.outcome for row in world.launcher.history()["a"]} == {Outcome.SKIPPED}
+        last = world.launcher.last_runs()["a"]
+        assert (last.run.key.scheduled_at, last.failing) == (60, True)
+        assert world.launcher.last_runs() is world.launcher.last_runs()
+
+    async def after(world: World) -> None:
+        await until(lambda: world.told, within=10)
+        last = world.launcher.last_runs()["a"]
+        assert (last.run.key.scheduled_at, last.failing) == (60, True)
+        await world.once(one, at=6000)
+        assert not world.launcher.last_runs()["a"].failing
+        world.launcher.forget({})
+        assert not world.launcher.last_runs()
+
+    live(contents, [one], before)
+    live(contents, [one], after)
+
+
+def test_more_rows_are_read_only_where_the_newest_ones_are_all_skips() -> None:
+    contents = Contents()
+    jobs = [job("skipped"), job("ran")]
+    for one in jobs:
+        rows = [RunRecord(RunKey("", one.name, n), Outcome.SKIPPED, None, None, n, None) for n in range(30)]
+        rows.append(RunRecord(RunKey("r", one.name, 5), Outcome.SUCCESS, 0, 5.5, 5.5 if one is jobs[0] else 90.0, 1.0))
+        rows.sort(key=lambda row: row.finished_at)
+        contents.streams[stream("runs", one.name)] = {
+            f"{n:09}": encode(run_row(row, "n")) for n, row in enumerate(rows)
+        }
+    reads: list[str] = []
+
+    async def scene(world: World) -> None:
+        world.store.was_read = lambda stream: reads.append(stream)  # type: ignore[method-assign]  # a hook
+        await until(lambda: len(world.told) == 2, within=10)
+        assert {name: last.run.finished_at for name, last in world.launcher.last_runs().items()} == {
+            "skipped": 5.5,
+            "ran": 90.0,
+        }
+
+    live(contents, jobs, scene)
+    assert sorted(reads) == ["runs/ran", "runs/skipped", "runs/skipped"]
 
 
 def test_without_an_answer_the_list_is_what_the_node_remembers() -> None:

@@ -40,12 +40,6 @@ export function stateOf(entry) {
   return entry.last_run ? (OUTCOMES[entry.last_run.outcome] ?? "unknown") : "pending";
 }
 
-/** Whether the last run that came to a verdict failed; skips and cancelled runs say nothing. */
-export function isFailing(entry) {
-  const verdicts = entry.history.filter((run) => run.outcome === "success" || run.outcome === "failure");
-  return entry.enabled && verdicts.at(-1)?.outcome === "failure";
-}
-
 export class Model extends EventTarget {
   jobs = new Map(); // name to entry, each with `due` (ms by the clock of the node, null) and `state`
   summary = null;
@@ -143,7 +137,7 @@ export class Model extends EventTarget {
 
   #dress(entry, asked) {
     const due = typeof entry.scheduled_in === "number" ? Math.round(asked / 1000 + entry.scheduled_in) * 1000 : null;
-    return { ...entry, due, state: stateOf(entry), failing: isFailing(entry), late: entry.sla?.state === "late" };
+    return { ...entry, due, state: stateOf(entry), late: entry.sla?.state === "late" };
   }
 
   async #lookAt(name) {

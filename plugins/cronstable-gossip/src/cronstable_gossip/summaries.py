@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from cronstable.api import EpochSeconds, Host, HostSnapshot, Json, Outcome, RunRecord
+from cronstable.api import EpochSeconds, Host, HostSnapshot, Json, RunRecord
 from cronstable_gossip.model import Peer
 from cronstable_gossip.payload import MOST_SUMMARIES, SUMMARY_NAME_BYTES
 
@@ -23,7 +23,7 @@ class Summaries:
     def look(self) -> None:
         """Take in what changed; then ``version`` is another one."""
         snapshot = self._host.snapshot()
-        seen = (snapshot.jobs, snapshot.live, snapshot.history, snapshot.next_fires)
+        seen = (snapshot.jobs, snapshot.live, snapshot.last_runs, snapshot.next_fires)
         if len(seen) != len(self._seen) or any(a is not b for a, b in zip(seen, self._seen, strict=True)):
             self._seen = seen
             self._make(snapshot)
@@ -42,11 +42,11 @@ class Summaries:
         self.truncated = len(names) > MOST_SUMMARIES or len(names) < len(snapshot.jobs)
         self._parts = {}
         for name in names[:MOST_SUMMARIES]:
-            finished = [r for r in snapshot.history.get(name, ()) if r.outcome is not Outcome.SKIPPED]
+            last = snapshot.last_runs.get(name)
             part: dict[str, Json] = {
                 "running": len(snapshot.live.get(name, ())),
                 "enabled": snapshot.jobs[name].options.enabled,
-                "last": _last(finished[-1]) if finished else None,
+                "last": None if last is None else _last(last.run),
             }
             self._parts[name] = (part, snapshot.next_fires.get(name))
 

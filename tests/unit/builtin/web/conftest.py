@@ -41,6 +41,7 @@ from cronstable.api import (
 from cronstable.builtin.web import streams
 from cronstable.builtin.web.service import make
 from cronstable.builtin.web.settings import parse
+from cronstable.core.last_run import last_run
 from cronstable.runtime.bus import EventBus
 from cronstable.runtime.output import OutputHub
 from cronstable.testing.host import SeededIds
@@ -138,6 +139,10 @@ class FakeHost:
         )
 
     def set(self, **changes: Any) -> None:
+        """Change the snapshot; what rows say of the last run it says too."""
+        if "history" in changes:
+            known = {name: last_run(None, rows) for name, rows in changes["history"].items()}
+            changes.setdefault("last_runs", {name: last for name, last in known.items() if last is not None})
         self.state = dataclasses.replace(self.state, **changes)
 
     def add(self, *jobs: Job, due: float | None = 90) -> None:

@@ -18,6 +18,7 @@ from cronstable.api import (
     Done,
     FleetReport,
     Json,
+    LastRun,
     LeaseView,
     LiveRun,
     Outcome,
@@ -169,9 +170,30 @@ async def test_a_job_entry_has_every_documented_field(serve: Any, host: Any, mak
             "resources": None,
             "ranAt": "2027-01-15T07:59:50+00:00",
         },
+        "failing": True,
         "history": [{"outcome": "failure", "duration": 2.0}],
         "paused": None,
     }
+
+
+async def test_a_job_that_failed_stays_failing_through_any_number_of_skips(
+    serve: Any, host: Any, make_job: Any
+) -> None:
+    failed = ran("a", Outcome.FAILURE)
+    skips = tuple(ran("a", Outcome.SKIPPED, NOON + n, None) for n in range(20))
+    host.add(make_job("a"), make_job("off", enabled=False), make_job("new"))
+    host.set(history={"a": skips}, last_runs={"a": LastRun(failed, failed), "off": LastRun(failed, failed)})
+    async with serve() as call:
+        summary, jobs = (await call("GET", "/summary")).json, (await call("GET", "/jobs")).json
+        activity, metrics = (await call("GET", "/activity")).json, (await call("GET", "/metrics")).body.decode()
+        assert (summary["jobs"]["failing"], [job["failing"] for job in jobs]) == (1, [True, False, False])
+        assert [run["outcome"] for run in activity["jobs"]["a"]] == ["failure"]
+        assert 'cronstable_job_last_run_success{job_name="a"} 0' in metrics
+        # The same rows, of which the last run is known later.
+        host.set(last_runs={})
+        host.clock.advance(1)
+        assert [job["failing"] for job in (await call("GET", "/jobs")).json] == [False, False, False]
+        assert "cronstable_job_last_run_success{" not in (await call("GET", "/metrics")).body.decode()
 
 
 async def test_the_zone_is_the_frame_that_the_schedule_is_read_in(serve: Any, host: Any, make_job: Any) -> None:
