@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from cronstable.plugin.protocols import (
         Actor,
         Adjustable,
+        AskDecisions,
         Bounded,
         CancelRun,
         Claimant,
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
         LeaderChange,
         LeaseStore,
         Message,
+        NodeDecisions,
         NoSuchJob,
         Notifier,
         Observable,
@@ -148,6 +150,7 @@ __all__ = [
     "Actor",
     "Adjustable",
     "Appended",
+    "AskDecisions",
     "Bounded",
     "CancelRun",
     "Capability",
@@ -214,6 +217,7 @@ __all__ = [
     "LiveRun",
     "Message",
     "NoSuchJob",
+    "NodeDecisions",
     "NotDelivered",
     "Notifier",
     "NotifierBackend",
@@ -320,10 +324,10 @@ _HOMES = {
     "cronstable.plugin.errors": "InvalidSettings NotDelivered PluginError",
     "cronstable.plugin.hookspecs": "hookimpl",
     "cronstable.plugin.protocols": (
-        "Actor Adjustable Bounded CancelRun Claimant ClaimLog Claims Command CommandOutcome Done Election "
+        "Actor Adjustable AskDecisions Bounded CancelRun Claimant ClaimLog Claims Command CommandOutcome Done Election "
         "ElectionContext FileSystem FleetReport Hasty Host HostSnapshot Http HttpResponse HttpStream "
-        "HttpStreams Ids LeaderChange LeaseStore Message NoSuchJob Notifier Observable OpCount Pause ProcessEnd "
-        "Processes "
+        "HttpStreams Ids LeaderChange LeaseStore Message NodeDecisions NoSuchJob Notifier Observable OpCount Pause "
+        "ProcessEnd Processes "
         "QuorumLoss RebootLedger RebootMarks Refreshable Refused ReloadHealth Report Resume Rng Service Shutdown "
         "SlotView Started StartRun StateStatus Threads"
     ),

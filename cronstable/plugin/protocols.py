@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from types import MappingProxyType
@@ -449,15 +449,39 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDecisions:
+    """What another node answered when it was asked for its decisions on a job, or why there is no answer.
+
+    ``node``: its name, None when it is not known. ``host``: where it was asked. ``decisions``: newest first, each as in
+    GET /jobs/{name}/decisions but without ``node``, which is this one. Display only: nothing is decided on them.
+    ``problem``: why there is no data, in words for people; None when it answered.
+    """
+
+    node: str | None
+    host: str
+    decisions: tuple[Mapping[str, Json], ...] = ()
+    problem: str | None = None
+
+
+AskDecisions: TypeAlias = Callable[[str, int], Awaitable[Sequence[NodeDecisions]]]
+"""Asks every other node for its newest decisions on a job, so many at most; a line for each node, within 2 seconds.
+
+Never raises for what a node answers or does not. However often it is called, it bounds what that costs the nodes.
+"""
+
+
+@dataclass(frozen=True, slots=True)
 class FleetReport:
     """Run summaries of the nodes that ``source`` knows, this one first, each as in GET /fleet; display only.
 
-    ``interval``: seconds between two looks at a node. No nodes: there is nothing to tell any more.
+    ``interval``: seconds between two looks at a node. No nodes: there is nothing to tell any more. ``decisions``: how
+    the other nodes are asked why a job ran or did not, None where that cannot be asked.
     """
 
     source: str
     nodes: tuple[Mapping[str, Json], ...]
     interval: Seconds | None = None
+    decisions: AskDecisions | None = None
 
 
 # -- what plugins provide ---------------------------------------------------------------------------------------------

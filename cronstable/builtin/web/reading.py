@@ -22,6 +22,7 @@ from cronstable.builtin.web.answers import (
     tagged,
 )
 from cronstable.builtin.web.documents import ClusterDocument, JobsDocument, Rendered, StatusDocument
+from cronstable.builtin.web.everywhere import ask_others, document
 from cronstable.builtin.web.kept import Kept
 from cronstable.builtin.web.node import NodeLoad
 from cronstable.builtin.web.resources import resources_document
@@ -35,6 +36,8 @@ OFF_LOOP: Final = 10.0
 """Seconds for a document that is made in a thread."""
 RUNS: Final = 100
 """Runs in one answer when nobody says how many."""
+DECISIONS: Final = 100
+"""Decisions of a node in one answer when nobody says how many."""
 NAMES: Final = 10_000
 """Names of the state store in one answer."""
 LONGEST_NAME: Final = 512
@@ -42,6 +45,7 @@ GZIP_FROM: Final = 1024
 """Bytes below which compressing is not worth it."""
 
 
+FLEET: Final = Query("fleet", "whether the other nodes are asked too", {"type": "boolean"})
 WORDS: Final = Query("words", "whether each has its `schedule_words`", {"type": "boolean"})
 
 
@@ -76,7 +80,7 @@ class Reading:
             "Why it ran or did not",
             limited,
             "Decisions",
-            query=(LIMIT,),
+            query=(LIMIT, FLEET),
         )
         yield Route(
             "GET", "/jobs/{name}/resources", self.resources, "What its runs used", limited, "Resources", query=(LIMIT,)
@@ -202,14 +206,22 @@ class Reading:
         return json_answer({kind: [*names[:NAMES]], "total": len(names)})
 
     async def decisions(self, request: web.Request) -> web.Response:
-        """GET /jobs/{name}/decisions?limit=N: why it ran here or did not. Made off the loop: it may be long."""
-        _, job = self._site.find(request)
-        limit = limit_of(request)
-        records = self._site.host.decisions(job.name) if limit is None else self._site.host.decisions(job.name, limit)
-        body = await self._site.host.threads.run(
-            lambda: shapes.decisions_body(job.name, records), timeout=OFF_LOOP, lane="web"
-        )
-        return json_bytes(body)
+        """GET /jobs/{name}/decisions?limit=N: why it ran here or did not. Made off the loop: it may be long.
+
+        ``?fleet=true``: here and on every other node that can be asked.
+        """
+        snapshot, job = self._site.find(request)
+        limit, fleet = limit_of(request) or DECISIONS, snapshot.fleet
+        everywhere = flag_of(request, "fleet")
+        others = await ask_others(fleet, job.name, limit) if everywhere else ()
+        records = self._site.host.decisions(job.name, limit)
+
+        def made() -> bytes:
+            if everywhere:
+                return document(job.name, snapshot.node_name, records, fleet, others)
+            return shapes.decisions_body(job.name, records)
+
+        return json_bytes(await self._site.host.threads.run(made, timeout=OFF_LOOP, lane="web"))
 
     async def resources(self, request: web.Request) -> web.Response:
         """GET /jobs/{name}/resources?limit=N: the samples of living runs and of the newest. Off the loop as well."""

@@ -104,6 +104,7 @@ LATENCY = 0.004
 class Network:
     """Who answers, and what is broken between whom: ``errors``, ``silent`` and ``untrusted`` hold (asker, asked).
 
+    ``questions``: for decisions, as they were asked; ``forged``: what nodes answer to these, or how they fail.
     ``lines``: open connections, and who is told when they end. ``hangs_up``: that they are; not so where something
     between the nodes keeps the near half of a connection.
     """
@@ -116,6 +117,8 @@ class Network:
         self.asked: list[tuple[str, str, int]] = []
         self.lines: dict[tuple[str, str], Callable[[], None]] = {}
         self.hangs_up = True
+        self.questions: list[tuple[str, str, str, int]] = []
+        self.forged: dict[str, bytes | Exception] = {}
 
     def cut(self, name: str, others: Iterable[str], *, silent: bool) -> None:
         for other in others:
@@ -174,6 +177,14 @@ class Wire:
             self._network.lines[self._host.name, self._peers[index]] = partial(self._responder.hung_up, index)
         await anyio.sleep(LATENCY)
         return reply
+
+    async def decisions(self, index: int, job: str, limit: int, timeout: float) -> bytes:
+        self._network.questions.append((self._host.name, self._peers[index], job, limit))
+        responder = await self._reach(index, timeout)
+        forged = self._network.forged.get(self._peers[index])
+        if isinstance(forged, Exception):
+            raise forged
+        return forged if forged is not None else responder.decisions(job, limit)()
 
     async def push(self, index: int, body: bytes, timeout: float) -> None:
         assert (await self._reach(index, timeout)).take(body)

@@ -83,6 +83,9 @@ class Nowhere:
 
     async def push(self, index: int, body: bytes, timeout: float) -> None: ...
 
+    async def decisions(self, index: int, job: str, limit: int, timeout: float) -> bytes:
+        raise OSError("nobody")
+
     async def rotate(self) -> None: ...
 
 

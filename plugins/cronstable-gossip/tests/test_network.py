@@ -21,12 +21,13 @@ import pytest
 import trustme
 from cronstable_gossip import listener
 from cronstable_gossip.certificates import expiries, load
+from cronstable_gossip.decisions import MOST_DECISIONS
 from cronstable_gossip.lines import HungUp
 from cronstable_gossip.listener import MOST_HANDSHAKES
 from cronstable_gossip.network import Bounds, TlsNetwork
 from cronstable_gossip.payload import MOST_BYTES, BadReport
 from cronstable_gossip.settings import Address, TlsFiles
-from cronstable_gossip.wire import Caller, Reply, Untrusted
+from cronstable_gossip.wire import Caller, NotTold, Reply, Untrusted
 
 from cronstable.api import Instant
 from cronstable.testing.host import FakeHost
@@ -59,6 +60,7 @@ class Answering:
     callers: list[Caller] = field(default_factory=list)
     pushed: list[bytes] = field(default_factory=list)
     hangups: list[int] = field(default_factory=list)
+    told: list[tuple[str, int]] = field(default_factory=list)
 
     def peer(self, caller: Caller) -> Reply:
         self.callers.append(caller)
@@ -67,6 +69,10 @@ class Answering:
     def take(self, body: bytes) -> bool:
         self.pushed.append(body)
         return body.startswith(b"{")
+
+    def decisions(self, job: str, limit: int) -> Callable[[], bytes]:
+        self.told.append((job, limit))
+        return lambda: BODY
 
     def hung_up(self, index: int) -> None:
         self.hangups.append(index)
@@ -326,12 +332,63 @@ async def test_a_port_that_is_taken_is_a_failed_start_that_names_the_address(pki
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/", 404), ("GET", "/jobs", 404), ("POST", "/peer", 405)]
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", "/jobs", 404), ("POST", "/peer", 405), ("POST", "/decisions", 405)],
 )
-async def test_there_are_two_routes_and_no_other(pki: Pki, method: str, path: str, status: int) -> None:
+async def test_there_are_three_routes_and_no_other(pki: Pki, method: str, path: str, status: int) -> None:
     async with pair(pki, pki.files("a"), pki.files("b")) as (_, _, asks):
         answer = await asks._exchange(method, 0, path, {}, timeout=TIMEOUT)
         assert (answer.head.status, answer.body) == (status, b"")
+
+
+async def test_decisions_are_asked_for_by_job_and_come_packed(pki: Pki) -> None:
+    async with pair(pki, pki.files("a"), pki.files("b")) as (_, answering, asks):
+        for job in ("backup", "a/b 50%&limit=1 é\n"):
+            assert await asks.decisions(0, job, 20, TIMEOUT) == BODY
+        assert await asks.decisions(0, "backup", 9_999, TIMEOUT) == BODY
+        assert answering.told == [("backup", 20), ("a/b 50%&limit=1 é\n", 20), ("backup", MOST_DECISIONS)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("", "?job=a", "?limit=1", "?job=&limit=1", "?job=a&limit=-1", "?job=a&limit=%D9%A3", "?job=a&limit=10000"),
+        f"?job={'x' * 513}&limit=1",
+    ],
+)
+async def test_a_question_for_decisions_that_is_odd_is_refused(pki: Pki, query: str) -> None:
+    async with pair(pki, pki.files("a"), pki.files("b")) as (_, answering, asks):
+        answer = await asks._exchange("GET", 0, f"/decisions{query}", {}, timeout=TIMEOUT, aside=True)
+        assert (answer.head.status, answer.body, answering.told) == (400, b"", [])
+
+
+async def test_decisions_are_told_to_nobody_without_a_certificate_of_the_cluster(pki: Pki) -> None:
+    async with pair(pki, pki.files("a"), pki.files("b", ca=trustme.CA())) as (_, answering, asks):
+        with pytest.raises(OSError, match="certificate"):
+            await asks.decisions(0, "backup", 20, TIMEOUT)
+        assert answering.told == []
+
+
+async def test_what_is_asked_beside_the_exchange_does_not_keep_it_waiting(pki: Pki) -> None:
+    asked = asyncio.Event()
+    over = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /decisions"):
+            asked.set()
+            await over.wait()
+        else:
+            writer.write(http(f"HTTP/1.1 200 OK\nContent-Length: {len(BODY)}", BODY))
+        writer.close()
+
+    async with hostile(pki, script) as asks, anyio.create_task_group() as tasks:
+        for _ in range(8):
+            tasks.start_soon(asks.decisions, 0, "backup", 20, TIMEOUT)
+        with anyio.fail_after(TIMEOUT):
+            await asked.wait()
+            assert (await asks.ask(0, None, TIMEOUT)).body == BODY
+        tasks.cancel_scope.cancel()
+        over.set()
 
 
 # -- a hostile side ---------------------------------------------------------------------------------------------------
@@ -411,6 +468,27 @@ async def test_what_is_not_http_is_a_failed_question(pki: Pki, answer: bytes) ->
         with pytest.raises(OSError) as failure:
             await asks.ask(0, None, TIMEOUT)
         assert not isinstance(failure.value, Untrusted | ConnectionRefusedError)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [("404 Not Found", NotTold), ("500 Oops", OSError), ("200 OK", BadReport)]
+)
+async def test_an_older_peer_and_one_out_of_order_are_told_apart(pki: Pki, status: str, error: type[Exception]) -> None:
+    start = http(f"HTTP/1.1 {status}\nContent-Encoding: gzip\nContent-Length: 4", b"nope")
+    async with hostile(pki, saying(start)) as asks:
+        with pytest.raises(error) as failure:
+            await asks.decisions(0, "backup", 20, TIMEOUT)
+        assert type(failure.value) is error
+
+
+async def test_decisions_without_an_end_and_a_zip_bomb_are_taken_to_the_cap_only(pki: Pki) -> None:
+    bomb = gzip.compress(b"\0" * 100_000_000)
+    packed = http(f"HTTP/1.1 200 OK\nContent-Encoding: gzip\nContent-Length: {len(bomb)}", bomb)
+    async with hostile(pki, saying(packed)) as asks:
+        assert len(await asks.decisions(0, "backup", 20, TIMEOUT)) == MOST_BYTES + 1
+    async with hostile(pki, saying(http("HTTP/1.1 200 OK\nConnection: close"), *[b"x" * 65536] * 100)) as asks:
+        with pytest.raises(BadReport, match=str(MOST_BYTES)):
+            await asks.decisions(0, "backup", 20, TIMEOUT)
 
 
 async def test_silence_costs_no_more_than_the_timeout(pki: Pki) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import anyio
 
 from cronstable.api import ClusterView, ElectionContext, FleetReport, Host, Json, Seconds, Started
-from cronstable_gossip import payload, settings
+from cronstable_gossip import decisions, payload, settings
+from cronstable_gossip.asking import Asker
 from cronstable_gossip.load import NodeLoad
 from cronstable_gossip.logbook import Logbook
 from cronstable_gossip.model import Claim, Failed, Me, Reading, Report, Seen
@@ -82,6 +83,7 @@ class GossipElection:
         self._node = Node(me, [str(peer) for peer in section.peers], self._timing, now=host.clock.now().boot)
         self._transport = make_transport(me.instance_id)
         self._summaries = Summaries(host)
+        self._asker = Asker(host.clock, self._transport, lambda: self._node.peers, me.name)
         self._what = what
         self._logbook = Logbook(host.log, me.name, what, decides=what == "cluster")
         count = len(section.peers)
@@ -312,7 +314,8 @@ class GossipElection:
             own = own_entry(name, host, wall, jobs, truncated=truncated, stats=self._stats)
             self._node.forget_old_stats(self._now())
             nodes = fleet(own, self._node.peers)
-            self._host.publish(FleetReport(self._context.backend, nodes, self._timing.interval))
+            report = FleetReport(self._context.backend, nodes, self._timing.interval, self._asker.ask)
+            self._host.publish(report)
             await self._host.clock.sleep(max(PUBLISH_EVERY, self._timing.interval))
 
     # -- answering ----------------------------------------------------------------------------------------------------
@@ -381,6 +384,11 @@ class GossipElection:
         if self._node.mark_ran(job_set_id, names):
             self._announce()
         return True
+
+    def decisions(self, job: str, limit: int) -> Callable[[], bytes]:
+        """Why a job ran on this node or did not, for a peer that is asked so; taken now, written by the call."""
+        name, records = self._context.node_name, self._host.decisions(job, limit)
+        return lambda: decisions.build(name, records)
 
     def hung_up(self, index: int) -> None:
         """A peer may have ended: ask it now, not when its interval is over; only its closed port says that it did.

@@ -1,4 +1,4 @@
-"""The exchange over real sockets: a mutual-TLS listener for two routes, and a client that trusts nobody's word.
+"""The exchange over real sockets: a mutual-TLS listener for three routes, and a client that trusts nobody's word.
 
 Both sides keep their connections and do no more for a question than it takes, since a node of n is asked, and asks,
 n - 1 times in each interval. The client sees a body before it is decompressed and in pieces, so that a hostile peer
@@ -20,13 +20,14 @@ import anyio
 from aiohttp import StreamReader, web
 
 from cronstable.api import Host, Seconds
+from cronstable_gossip import decisions
 from cronstable_gossip.certificates import Material, digest, load
 from cronstable_gossip.heads import parse_question, write, write_answer
 from cronstable_gossip.lines import Answer, Lines
 from cronstable_gossip.listener import Listener
 from cronstable_gossip.payload import GZIP_FROM, BadReport, sane_etag, unzip
 from cronstable_gossip.settings import Address, TlsFiles
-from cronstable_gossip.wire import Caller, Reply, Responder, Untrusted
+from cronstable_gossip.wire import Caller, NotTold, Reply, Responder, Untrusted
 
 IO_TIMEOUT: Final[Seconds] = 10.0
 """For reading three certificate files."""
@@ -42,6 +43,8 @@ STATS_HEADER: Final = "X-Cronstable-Node-Stats"
 MOST_PUSHED: Final = 262_144
 """Bytes of a ``POST /reboot-ran``."""
 LANE: Final = "gossip"
+ASIDE: Final = "gossip-decisions"
+"""The lane of what is written for people: it must not keep certificates from being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class TlsNetwork:
         self._listener: Listener | None = None
         self._responder: Responder | None = None
         self._lines: Lines | None = None
+        self._aside: Lines | None = None
         self._zipped: tuple[bytes, bytes] = (b"", b"")
         self._material: Material | None = None
         self._refused: bytes | None = None
@@ -98,20 +102,22 @@ class TlsNetwork:
         listener = Listener(self._listen, self._quick, self._handle, bounds.timeout, bounds.keepalive, self._section)
         await listener.open(self._material.server)
         self._listener = listener
-        self._lines = self._connect(self._material)
+        self._lines, self._aside = self._connect(self._material)
         self._remind(self._material)
 
     async def close(self) -> None:
         """Stop listening first, so that nobody counts on us any more."""
         listener, self._listener = self._listener, None
-        lines, self._lines = self._lines, None
+        open_lines = (self._lines, self._aside)
+        self._lines = self._aside = None
         # Whoever is still asking is refused: a node that has ended must not be heard beside the one after it.
         self._responder = None
         self._host.certificates(USE, ())
         if listener is not None:
             await listener.close()
-        if lines is not None:
-            lines.close()
+        for lines in open_lines:
+            if lines is not None:
+                lines.close()
 
     async def rotate(self) -> None:
         """Take over changed files when they load; keep what is in use, and say so once, when they do not."""
@@ -132,13 +138,15 @@ class TlsNetwork:
             self._keep(found, error)
             return
         await self._listener.swap(material.server)
-        lines, self._lines = self._lines, self._connect(material)
+        old = (self._lines, self._aside)
+        self._lines, self._aside = self._connect(material)
         self._material, self._refused = material, None
         self._reminded = float("-inf")
         self._host.log.info("%s: the certificates changed and are in use", self._what)
         self._remind(material)
-        if lines is not None:
-            lines.close()
+        for lines in old:
+            if lines is not None:
+                lines.close()
 
     def _keep(self, found: bytes, error: OSError) -> None:
         if self._refused != found:
@@ -162,9 +170,11 @@ class TlsNetwork:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    def _connect(self, material: Material) -> Lines:
+    def _connect(self, material: Material) -> tuple[Lines, Lines]:
+        """Those of the exchange, and those beside it: what people ask must not keep the exchange waiting."""
         keepalive, now = self._bounds.keepalive, lambda: self._host.clock.now().boot
-        return Lines(material.client, self._peers, keepalive, now, self._hung_up)
+        exchange = Lines(material.client, self._peers, keepalive, now, self._hung_up)
+        return exchange, Lines(material.client, self._peers, keepalive, now, _nobody_waits)
 
     def _hung_up(self, index: int) -> None:
         if self._responder is not None:
@@ -186,11 +196,22 @@ class TlsNetwork:
 
     async def push(self, index: int, body: bytes, timeout: Seconds) -> None:
         """Tell a peer which @reboot jobs ran."""
-        answer = await self._exchange(
-            "POST", index, "/reboot-ran", {"Content-Type": "application/json"}, body, timeout=timeout
-        )
+        fields = {"Content-Type": "application/json"}
+        answer = await self._exchange("POST", index, "/reboot-ran", fields, body, timeout=timeout)
         if answer.head.status != 204:
             raise OSError(f"answered {answer.head.status}")
+
+    async def decisions(self, index: int, job: str, limit: int, timeout: Seconds) -> bytes:
+        """What a peer decided about a job, not yet looked at."""
+        path = decisions.path_of(job, limit)
+        answer = await self._exchange(
+            "GET", index, path, {"Accept-Encoding": "gzip", "Connection": "close"}, timeout=timeout, aside=True
+        )
+        if answer.head.status == 404:
+            raise NotTold("it does not know the question")
+        if answer.head.status != 200:
+            raise OSError(f"answered {answer.head.status}")
+        return unzip(answer.body, answer.head.fields.get("content-encoding"))
 
     async def _exchange(
         self,
@@ -201,8 +222,9 @@ class TlsNetwork:
         body: bytes | None = None,
         *,
         timeout: Seconds,
+        aside: bool = False,
     ) -> Answer:
-        lines = self._lines
+        lines = self._aside if aside else self._lines
         if lines is None:
             raise OSError("closed")
         length = {} if body is None else {"Content-Length": str(len(body))}
@@ -222,7 +244,9 @@ class TlsNetwork:
             return self._answer(request, self._responder)
         if request.path == "/reboot-ran" and request.method == "POST":
             return await self._take(request, self._responder)
-        return web.Response(status=405 if request.path in ("/peer", "/reboot-ran") else 404)
+        if request.path == "/decisions" and request.method == "GET":
+            return await self._tell(request, self._responder)
+        return web.Response(status=405 if request.path in ("/peer", "/reboot-ran", "/decisions") else 404)
 
     def _quick(self, data: bytes) -> bytes | None:
         """The whole answer to a usual question; None when it is another, which the library reads."""
@@ -258,6 +282,23 @@ class TlsNetwork:
             fields["Content-Encoding"] = "gzip"
         return reply.status, fields, body
 
+    async def _tell(self, request: web.BaseRequest, responder: Responder) -> web.Response:
+        job, limit = request.query.get("job", ""), request.query.get("limit", "")
+        if not decisions.askable(job) or not limit.isascii() or not limit.isdigit() or len(limit) > 4:
+            return web.Response(status=400)
+        write_body = responder.decisions(job, min(int(limit), decisions.MOST_DECISIONS))
+        packed = "gzip" in request.headers.get("accept-encoding", "")
+
+        def made() -> bytes:
+            return gzip.compress(write_body(), 1, mtime=0) if packed else write_body()
+
+        try:
+            body = await self._host.threads.run(made, timeout=self._bounds.timeout, lane=ASIDE)
+        except TimeoutError:
+            return web.Response(status=503)
+        fields = {"Content-Type": "application/json"} | ({"Content-Encoding": "gzip"} if packed else {})
+        return web.Response(headers=fields, body=body)
+
     async def _take(self, request: web.BaseRequest, responder: Responder) -> web.Response:
         try:
             with anyio.fail_after(self._bounds.timeout):
@@ -267,6 +308,10 @@ class TlsNetwork:
         except BadReport:
             return web.Response(status=413)
         return web.Response(status=204 if responder.take(body) else 400)
+
+
+def _nobody_waits(index: int) -> None:
+    """A connection beside the exchange that ends says nothing of its peer."""
 
 
 async def _read(stream: StreamReader, most: int) -> bytes:

@@ -13,6 +13,10 @@ class Untrusted(OSError):
     """The other side did not prove who it is, or did not believe us."""
 
 
+class NotTold(OSError):
+    """The other side does not know the question: it is of an older version."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An answer to ``GET /peer``. ``body``: decompressed; None for 304. ``stats``: the node stats header."""
@@ -42,6 +46,10 @@ class Responder(Protocol):
         """Take in a ``POST /reboot-ran``; False when it is malformed."""
         ...
 
+    def decisions(self, job: str, limit: int) -> Callable[[], bytes]:
+        """The answer to ``GET /decisions``, as of now: what is returned writes it, and may be called in any thread."""
+        ...
+
     def hung_up(self, index: int) -> None:
         """Peer ``index`` ended the connection on which it was asked last, unasked: it may have ended itself."""
         ...
@@ -64,6 +72,13 @@ class Transport(Protocol):
 
     async def push(self, index: int, body: bytes, timeout: Seconds) -> None:
         """``POST /reboot-ran`` to peer ``index``. Raises ``OSError``."""
+        ...
+
+    async def decisions(self, index: int, job: str, limit: int, timeout: Seconds) -> bytes:
+        """``GET /decisions`` of peer ``index``. Raises ``NotTold``, ``BadReport`` or another ``OSError``.
+
+        It does not stand in the way of ``ask``.
+        """
         ...
 
     async def rotate(self) -> None:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
+import anyio
 import pytest
 
-from cronstable.api import Decision, DecisionRecord, Outcome, Reason, RunKey, RunRecord, Trigger, Verdict
+from cronstable.api import (
+    Decision,
+    DecisionRecord,
+    FleetReport,
+    NodeDecisions,
+    Outcome,
+    Reason,
+    RunKey,
+    RunRecord,
+    Trigger,
+    Verdict,
+)
+from cronstable.builtin.web import everywhere
 
 pytestmark = pytest.mark.anyio
 
@@ -140,3 +154,82 @@ async def test_a_row_of_history_says_which_attempt_at_which_occurrence_it_was(
         ["cafe", None, 0, "manual", "node-a"],
     ]
     assert "run_id" not in last_run, "GET /jobs stays as it is"
+
+
+def row(t: int, verdict: str, reason: str, **more: Any) -> dict[str, Any]:
+    at = f"2027-01-15T08:{t // 60:02}:{t % 60:02}"
+    decided = {"scheduled_at": f"{at}+00:00", "decided_at": f"{at}.500000+00:00", "verdict": verdict, "reason": reason}
+    return {**decided, "evidence": {}, "run_id": None, "provisional": False, **more}
+
+
+def own_and(host: Any, make_job: Any, **report: Any) -> None:
+    host.add(make_job("a"))
+    host.decided = [decided("a", NOON + t, Verdict.SKIP, Reason.NOT_LEADER) for t in (0, 60)]
+    if report:
+        host.set(fleet=FleetReport("gossip", **report))
+
+
+async def test_for_the_whole_fleet_what_each_node_decided_about_one_time_stands_together(
+    serve: Any, host: Any, make_job: Any
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    async def ask(job: str, limit: int) -> Sequence[NodeDecisions]:
+        asked.append((job, limit))
+        return (
+            NodeDecisions("node-b", "b:1", (row(60, "run", "leader", node="node-a"), row(0, "run", "leader"))),
+            NodeDecisions(None, "c:1", (), "not in contact"),
+        )
+
+    own_and(host, make_job, nodes=(), decisions=ask)
+    async with serve() as call:
+        plain = (await call("GET", "/jobs/a/decisions")).json
+        whole = (await call("GET", "/jobs/a/decisions?fleet=true&limit=7")).json
+    assert list(plain) == ["job", "decisions"]
+    assert asked == [("a", 7)], "nobody is asked for those who poll"
+    told = [(one["scheduled_at"][14:19], one["node"], one["verdict"]) for one in whole["decisions"]]
+    assert told == [
+        ("01:00", "node-b", "run"),
+        ("01:00", "node-a", "skip"),
+        ("00:00", "node-b", "run"),
+        ("00:00", "node-a", "skip"),
+    ]
+    assert whole["channel"] == "gossip"
+    assert whole["nodes"] == [
+        {"node": "node-a", "host": None, "self": True, "answered": True, "count": 2, "problem": None},
+        {"node": "node-b", "host": "b:1", "self": False, "answered": True, "count": 2, "problem": None},
+        {"node": None, "host": "c:1", "self": False, "answered": False, "count": 0, "problem": "not in contact"},
+    ]
+
+
+async def test_nodes_that_do_not_see_each_other_say_so_and_tell_their_own(serve: Any, host: Any, make_job: Any) -> None:
+    own_and(host, make_job)
+    async with serve() as call:
+        alone = (await call("GET", "/jobs/a/decisions?fleet=true")).json
+        wrong = await call("GET", "/jobs/a/decisions?fleet=yes")
+    assert (alone["channel"], len(alone["decisions"]), len(alone["nodes"])) == ("none", 2, 1)
+    assert wrong.status == 400
+
+
+async def test_a_channel_that_cannot_be_asked_and_one_that_does_not_end_are_no_data(
+    serve: Any, host: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(job: str, limit: int) -> Sequence[NodeDecisions]:
+        await anyio.sleep_forever()
+        return ()
+
+    monkeypatch.setattr(everywhere, "PATIENCE", 0.01)
+    nodes: tuple[Any, ...] = ({"node_name": "node-a", "self": True}, {"node_name": "node-b", "host": "b:1"}, {})
+    own_and(host, make_job, nodes=nodes)
+    async with serve() as call:
+        mute = (await call("GET", "/jobs/a/decisions?fleet=true")).json
+        host.set(fleet=FleetReport("gossip", nodes, decisions=never))
+        slow = (await call("GET", "/jobs/a/decisions?fleet=true")).json
+    assert [one["problem"] for one in mute["nodes"]][1:] == [
+        "not asked: what the nodes tell each other does not include decisions"
+    ] * 2
+    assert [(one["node"], one["problem"]) for one in slow["nodes"]][1:] == [
+        ("node-b", "no answer in time"),
+        (None, "no answer in time"),
+    ]
+    assert len(mute["decisions"]) == len(slow["decisions"]) == 2
