@@ -42,7 +42,7 @@ lint: $(READY) ## ruff, its formatter, mypy --strict, the layers
 	$(BIN)/lint-imports
 
 typecheck: $(READY) ## mypy --strict alone
-	$(BIN)/mypy cronstable $(SOURCES)
+	$(BIN)/mypy cronstable $(SOURCES) conftest.py
 	$(BIN)/mypy tests
 	@for folder in $(TEST_FOLDERS); do $(BIN)/mypy $$folder*.py || exit 1; done
 

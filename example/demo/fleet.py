@@ -25,6 +25,10 @@ JOBS = (LEADER_JOB, "prefer-every-5-seconds", "all-every-10-seconds")
 START_DEADLINE = 60.0
 STOP_DEADLINE = 10.0
 ASK_TIMEOUT = 0.5
+PORTS = range(16_000, 20_000)
+"""Below what systems give to outgoing connections: one of those could have a port between its choice and its use."""
+_others = iter([*PORTS[os.getpid() % len(PORTS) :], *PORTS[: os.getpid() % len(PORTS)]])
+"""Those that nobody asked for by number: none is given out twice, and another demo most likely begins elsewhere."""
 
 _JOBS = """\
 # The job set. All nodes include this one file, so they have the same job-set ID.
@@ -195,24 +199,23 @@ class Fleet:
 
 def free_ports(first: int, count: int) -> list[int]:
     """So many ports: ``first`` and those after it where they are free, others where not; 0: any."""
-    sockets: list[socket.socket] = []
-    try:
-        for port in range(first, first + count) if first else (0,) * count:
-            sock = socket.socket()
-            sockets.append(sock)
-            # As a server does it: a port that only a closed connection still remembers counts as free.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind(("127.0.0.1", port))
-                sock.listen()
-            except OSError:
-                sock.close()
-                sockets[-1] = sock = socket.socket()
-                sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
+    others = filter(_is_free, _others)
+    if not first:
+        return [next(others) for _ in range(count)]
+    wanted = range(first, first + count)
+    return [port if _is_free(port) else next(other for other in others if other not in wanted) for port in wanted]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        # As a server does it: a port that only a closed connection still remembers counts as free.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+            sock.listen()
+        except OSError:
+            return False
+        return True
 
 
 def tail(path: Path, lines: int = 15) -> str:

@@ -7,7 +7,6 @@ import json
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -99,14 +98,14 @@ class Daemon:
 
 
 @pytest.fixture(scope="session")
-def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Daemon]]:
+def daemons(
+    tmp_path_factory: pytest.TempPathFactory, free_ports: Callable[[int], list[int]]
+) -> Iterator[Callable[..., Daemon]]:
     """Start a daemon with these jobs and sections; it lives as long as the session."""
     running: list[Daemon] = []
 
     def start(*jobs: dict[str, Any], name: str = "node-a", web: dict[str, Any] | None = None, **more: Any) -> Daemon:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        (port,) = free_ports(1)
         one = Daemon(tmp_path_factory.mktemp(name) / f"{name}.yaml", port)
         listen = {"listen": [f"http://127.0.0.1:{port}"], **(web or {})}
         one.write(jobs=[{"schedule": "@yearly", "command": "true", **job} for job in jobs], web=listen, **more)

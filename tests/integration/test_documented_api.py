@@ -6,11 +6,10 @@ import http.client
 import json
 import re
 import select
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +42,10 @@ def is_ready(port: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def port(tmp_path_factory: pytest.TempPathFactory, free_ports: Callable[[int], list[int]]) -> Iterator[int]:
     """A daemon that leads and has run its job at least once."""
     directory = tmp_path_factory.mktemp("documented")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
+    (number,) = free_ports(1)
     config = directory / "cronstable.yaml"
     config.write_text(
         f"cluster: {{backend: filesystem, nodeName: node-a, filesystem: {{path: {directory}/shared, ttl: 5}}}}\n"

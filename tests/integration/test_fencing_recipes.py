@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sqlite3
 import subprocess
 import threading
@@ -195,15 +194,12 @@ def test_an_object_store_refuses_an_older_fence_also_when_it_looked_in_time(run:
 
 
 @pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[int]:
+def etcd(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[int]:
     """The port of an etcd."""
     if ETCD is None:
         pytest.skip("no etcd on this machine: Debian's etcd-server makes this test run")
-    with socket.socket() as one, socket.socket() as other:
-        for s in (one, other):
-            s.bind(("127.0.0.1", 0))
-        port, peer = one.getsockname()[1], f"http://127.0.0.1:{other.getsockname()[1]}"
-    url = f"http://127.0.0.1:{port}"
+    port, other = free_ports(2)
+    url, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{other}"
     command = [ETCD, "--data-dir", str(tmp_path / "etcd"), "--name", "m", "--log-level", "error"]
     command += ["--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", peer]
     command += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"m={peer}"]

@@ -7,7 +7,6 @@ import os
 import pty
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -54,10 +53,8 @@ JOBS: list[dict[str, Any]] = [
 class Daemon:
     """A running daemon and the files around it."""
 
-    def __init__(self, directory: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+    def __init__(self, directory: Path, port: int) -> None:
+        self.port = port
         self.config = directory / "cronstable.yaml"
         self.socket = directory / "api.sock"
         self.token = directory / "token"
@@ -83,9 +80,9 @@ class Daemon:
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def daemon(tmp_path_factory: pytest.TempPathFactory, free_ports: Callable[[int], list[int]]) -> Iterator[Daemon]:
     # The path of a unix socket is short.
-    one = Daemon(tmp_path_factory.mktemp("d"))
+    one = Daemon(tmp_path_factory.mktemp("d"), *free_ports(1))
     try:
         yield one
     finally:

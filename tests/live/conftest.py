@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,15 +28,7 @@ SLACK = 5.0
 """For a busy two-core machine; what is measured belongs in benchmarks, these tests only must not hang."""
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
+Ports = Callable[[int], list[int]]
 
 
 def get(port: int, path: str, timeout: float = 5.0) -> tuple[int, bytes] | None:
@@ -95,12 +86,12 @@ class Node:
 class Fleet:
     """Daemons that share one election. ``backend_of``: backend and section of node i, as YAML below ``cluster``."""
 
-    def __init__(self, directory: Path, count: int, backend_of: Callable[[int], str], jobs: str) -> None:
+    def __init__(self, directory: Path, ports: list[int], backend_of: Callable[[int], str], jobs: str) -> None:
         self.stamps = directory / "stamps"
         self.since = 0.0
         self.nodes: list[Node] = []
         self._stop = threading.Event()
-        for i, port in enumerate(free_ports(count)):
+        for i, port in enumerate(ports):
             name = f"node-{chr(97 + i)}"
             config = directory / f"{name}.yaml"
             config.write_text(
@@ -294,14 +285,14 @@ class Directory:
 
 
 class Etcd:
-    """One member on free ports, whose data outlives its process."""
+    """One member, whose data outlives its process."""
 
     bound = TTL + 2.0
     election = "live/leader"
 
-    def __init__(self, binary: str, directory: Path) -> None:
+    def __init__(self, binary: str, directory: Path, port: int, peer_port: int) -> None:
         self._binary, self._directory = binary, directory
-        self.port, self._peer_port = free_ports(2)
+        self.port, self._peer_port = port, peer_port
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -369,12 +360,12 @@ class Etcd:
 
 
 @pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+def etcd(tmp_path_factory: pytest.TempPathFactory, free_ports: Ports) -> Iterator[Etcd]:
     """A real etcd, or a skip that says what is missing."""
     binary = shutil.which("etcd") or shutil.which("etcd", path="/usr/bin")
     if binary is None:
         pytest.skip("no etcd on this machine: Debian's etcd-server makes these tests run")
-    server = Etcd(binary, tmp_path_factory.mktemp("etcd"))
+    server = Etcd(binary, tmp_path_factory.mktemp("etcd"), *free_ports(2))
     server.give_back()
     try:
         wait_until(lambda: server.call("/v3/kv/range", {"key": "eA=="}), 30, "etcd to answer")
@@ -403,9 +394,9 @@ def fresh_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 @pytest.fixture(scope="module")
-def standing_fleet(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def standing_fleet(store: Store, tmp_path_factory: pytest.TempPathFactory, free_ports: Ports) -> Iterator[Fleet]:
     """Three daemons over ``store`` that stay for all stories of a module: a start and a fresh log cost ten seconds."""
-    fleet = Fleet(tmp_path_factory.mktemp("fleet"), 3, store.section, STAMP_FACTS)
+    fleet = Fleet(tmp_path_factory.mktemp("fleet"), free_ports(3), store.section, STAMP_FACTS)
     try:
         fleet.start()
         yield fleet
@@ -438,7 +429,7 @@ STAMP_FACTS = (
 
 
 @pytest.fixture
-def make_fleet(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
+def make_fleet(tmp_path: Path, free_ports: Ports) -> Iterator[Callable[..., Fleet]]:
     """Build fleets that are stopped whatever happens; their logs are shown when a test fails."""
     made: list[Fleet] = []
 
@@ -452,7 +443,7 @@ def make_fleet(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
         def over_files(i: int) -> str:
             return Directory(path_of(i) if path_of is not None else tmp_path / "shared").section(i)
 
-        fleet = Fleet(tmp_path, count, backend_of or over_files, jobs)
+        fleet = Fleet(tmp_path, free_ports(count), backend_of or over_files, jobs)
         made.append(fleet)
         return fleet
 
@@ -462,12 +453,6 @@ def make_fleet(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
         for node in fleet.nodes:
             if node.log.exists():
                 print(f"--- {node.name}\n{node.log.read_text()[-4000:]}")
-
-
-@pytest.fixture(name="free_ports")
-def free_ports_fixture() -> Callable[[int], list[int]]:
-    """``free_ports`` for test modules."""
-    return free_ports
 
 
 @pytest.fixture

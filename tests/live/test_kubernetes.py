@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -107,13 +106,13 @@ def stand_in(directory: Path, port: int) -> Apiserver:
     return made
 
 
-def real(directory: Path) -> tuple[Apiserver, Any]:
+def real(directory: Path, ports: list[int]) -> tuple[Apiserver, Any]:
     spec = importlib.util.spec_from_file_location("cronstable_k8s_cluster", TESTS / "servers" / "cluster.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    cluster = module.Cluster(directory, REAL)
+    cluster = module.Cluster(directory, REAL, ports)
     cluster.start_etcd()
     cluster.start_apiserver()
     cluster.wait_ready()
@@ -124,19 +123,19 @@ def real(directory: Path) -> tuple[Apiserver, Any]:
 
 
 @pytest.fixture(scope="module", params=["stand-in", "real"] if REAL else ["stand-in"])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apiserver]:
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, free_ports: Callable[[int], list[int]]
+) -> Iterator[Apiserver]:
     """The standing fleet of the live tests elects over this."""
     directory = tmp_path_factory.mktemp("apiserver")
     if request.param == "real":
-        made, cluster = real(directory)
+        made, cluster = real(directory, free_ports(3))
         try:
             yield made
         finally:
             cluster.stop()
         return
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    made = stand_in(directory, port)
+    made = stand_in(directory, *free_ports(1))
     assert made.process is not None
     try:
         yield made

@@ -73,6 +73,9 @@ end-volume
 """
 
 
+Ports = Callable[[int], list[int]]
+
+
 def missing() -> str | None:
     """Why this machine cannot run these tests; None when it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
@@ -86,15 +89,12 @@ def missing() -> str | None:
 class Gluster:
     """The server and its mounts. Every process is ended by its own pid, every mount by its own path."""
 
-    def __init__(self, directory: Path, mounts: int, *, locks: bool = True) -> None:
+    def __init__(self, directory: Path, port: int, mounts: int, *, locks: bool = True) -> None:
         self.directory = directory
         self.server: subprocess.Popen[bytes] | None = None
         self.clients: list[subprocess.Popen[bytes]] = []
         self.mounts = [directory / f"mount-{number}" for number in range(mounts)]
         (directory / "brick").mkdir(parents=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         storage = STORAGE.format(brick=directory / "brick") + (LOCKS if locks else "")
         server = SERVER.format(below="locks" if locks else "posix", port=port)
         (directory / "server.vol").write_text(storage + server)
@@ -162,11 +162,11 @@ class Gluster:
 
 
 @pytest.fixture(scope="module")
-def volume(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gluster]:
+def volume(tmp_path_factory: pytest.TempPathFactory, free_ports: Ports) -> Iterator[Gluster]:
     reason = missing()
     if reason is not None:
         pytest.skip(f"THE NETWORK FILE SYSTEM WAS NOT TESTED: {reason}")
-    gluster = Gluster(tmp_path_factory.mktemp("gluster"), 3)
+    gluster = Gluster(tmp_path_factory.mktemp("gluster"), free_ports(1)[0], 3)
     try:
         anyio.run(gluster.start)
         yield gluster
@@ -439,8 +439,8 @@ async def never_two(nodes: list[Running]) -> None:
     await always(lambda: sum(node.leads for node in nodes) <= 1, during=120, every=0.01, what="at most one leader")
 
 
-async def test_a_mount_without_lock_support_is_refused(volume: Gluster, tmp_path: Path) -> None:
-    lockless = Gluster(tmp_path / "lockless", 1, locks=False)
+async def test_a_mount_without_lock_support_is_refused(volume: Gluster, tmp_path: Path, free_ports: Ports) -> None:
+    lockless = Gluster(tmp_path / "lockless", free_ports(1)[0], 1, locks=False)
     try:
         await lockless.start()
         node = Running(lockless.mounts[0] / "share", "a")

@@ -78,18 +78,17 @@ class Answering:
         self.hangups.append(index)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Pki:
-    """Certificates in files."""
+    """Certificates in files, and ports to show them at."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, free_ports: Callable[[int], list[int]]) -> None:
         self.directory = directory
+        self._free_ports = free_ports
         self.ca = trustme.CA()
+
+    def port(self) -> int:
+        """One that nobody else has."""
+        return self._free_ports(1)[0]
 
     def files(
         self, name: str, *identities: str, ca: trustme.CA | None = None, trust: trustme.CA | None = None
@@ -104,8 +103,8 @@ class Pki:
 
 
 @pytest.fixture
-def pki(tmp_path: Path) -> Pki:
-    return Pki(tmp_path)
+def pki(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Pki:
+    return Pki(tmp_path, free_ports)
 
 
 def network(
@@ -121,10 +120,10 @@ async def pair(
     pki: Pki, server: TlsFiles, client: TlsFiles, *, name: str = "127.0.0.1", timeout: float = TIMEOUT
 ) -> AsyncIterator[tuple[TlsNetwork, Answering, TlsNetwork]]:
     """A node that answers, and one that asks it."""
-    port = free_port()
+    port = pki.port()
     answering = Answering()
     answers = network(port, server, timeout=timeout)
-    asks = network(free_port(), client, Address(name, port), timeout=timeout)
+    asks = network(pki.port(), client, Address(name, port), timeout=timeout)
     await answers.open(answering)
     await asks.open(Answering())
     try:
@@ -173,7 +172,7 @@ async def test_a_client_of_another_ca_is_not_answered_and_told_what_to_look_at(p
 
 async def test_a_client_without_a_certificate_is_not_answered(pki: Pki) -> None:
     tls = pki.files("a")
-    port = free_port()
+    port = pki.port()
     answering = Answering()
     answers = network(port, tls)
     await answers.open(answering)
@@ -191,7 +190,7 @@ async def test_a_client_without_a_certificate_is_not_answered(pki: Pki) -> None:
 
 
 async def test_nobody_listening_is_refused_and_that_is_told_apart(pki: Pki) -> None:
-    asks = network(free_port(), pki.files("b"), Address("127.0.0.1", free_port()))
+    asks = network(pki.port(), pki.files("b"), Address("127.0.0.1", pki.port()))
     await asks.open(Answering())
     try:
         with pytest.raises(ConnectionRefusedError):
@@ -301,7 +300,7 @@ async def test_more_peers_than_there_are_places_are_hung_up_on_until_one_is_free
 
 async def test_whoever_was_shaking_hands_when_it_closed_is_refused_and_let_go(pki: Pki) -> None:
     """It would go on asking a node that has ended, which its successor in the same process does not know of."""
-    port = free_port()
+    port = pki.port()
     answering = Answering()
     answers = network(port, pki.files("a"))
     await answers.open(answering)
@@ -402,7 +401,7 @@ async def hostile(pki: Pki, script: Script) -> AsyncIterator[TlsNetwork]:
     tls = pki.files("evil")
     server = await asyncio.start_server(script, "127.0.0.1", 0, ssl=load(tls).server)
     port = server.sockets[0].getsockname()[1]
-    asks = network(free_port(), pki.files("b"), Address("127.0.0.1", port))
+    asks = network(pki.port(), pki.files("b"), Address("127.0.0.1", port))
     await asks.open(Answering())
     try:
         yield asks
@@ -506,7 +505,7 @@ async def test_silence_costs_no_more_than_the_timeout(pki: Pki) -> None:
 
 async def test_a_body_that_does_not_come_is_given_up(pki: Pki) -> None:
     tls = pki.files("a")
-    port = free_port()
+    port = pki.port()
     answering = Answering()
     answers = network(port, tls, timeout=0.3)
     await answers.open(answering)
@@ -547,9 +546,9 @@ async def test_a_listener_survives_whatever_is_written_to_it(pki: Pki, caplog: p
         b": ",
     ]
     bodies = [b"", b"{}", b"[" * 100_000, b"fffffff\r\n", b"5\r\nabcde\r\n0\r\n\r\n", bomb, draw.randbytes(5000)]
-    port, answering, answered = free_port(), Answering(), set[bytes]()
+    port, answering, answered = pki.port(), Answering(), set[bytes]()
     answers = network(port, pki.files("a"), timeout=0.2)
-    asks = network(free_port(), pki.files("b"), Address("127.0.0.1", port))
+    asks = network(pki.port(), pki.files("b"), Address("127.0.0.1", port))
     await answers.open(answering)
     await asks.open(Answering())
     context = load(pki.files("b")).client
@@ -692,7 +691,7 @@ async def test_whoever_gives_up_a_question_ends_its_connection(pki: Pki) -> None
 
 
 async def test_an_unusual_question_has_the_same_answer_as_a_usual_one(pki: Pki) -> None:
-    tls, port, answering = pki.files("a"), free_port(), Answering()
+    tls, port, answering = pki.files("a"), pki.port(), Answering()
     answers = network(port, tls)
     await answers.open(answering)
     usual = "GET /peer HTTP/1.1\nHost: x\nX-Cronstable-Instance: i7\nAccept-Encoding: gzip"
@@ -716,7 +715,7 @@ async def test_an_unusual_question_has_the_same_answer_as_a_usual_one(pki: Pki) 
 
 
 async def test_a_connection_on_which_nothing_is_asked_is_ended(pki: Pki) -> None:
-    tls, port = pki.files("a"), free_port()
+    tls, port = pki.files("a"), pki.port()
     answers = TlsNetwork(
         FakeHost(RealClock(), "n"), Address("127.0.0.1", port), (), tls, "instance1", Bounds(TIMEOUT, 0.3)
     )
@@ -734,8 +733,8 @@ async def test_a_connection_on_which_nothing_is_asked_is_ended(pki: Pki) -> None
 
 
 async def test_a_peer_that_ends_is_noticed_while_nobody_asks_and_its_port_is_closed_by_then(pki: Pki) -> None:
-    port, tls = free_port(), pki.files("a")
-    answers, asks, asking = network(port, tls), network(free_port(), tls, Address("127.0.0.1", port)), Answering()
+    port, tls = pki.port(), pki.files("a")
+    answers, asks, asking = network(port, tls), network(pki.port(), tls, Address("127.0.0.1", port)), Answering()
     await answers.open(Answering())
     await asks.open(asking)
     try:
@@ -799,9 +798,9 @@ async def test_while_the_files_stand_still_nothing_is_made_anew(pki: Pki) -> Non
 async def test_half_written_files_are_said_once_and_tried_again(pki: Pki) -> None:
     tls = pki.files("a")
     host = FakeHost(RealClock(), "a")
-    port = free_port()
+    port = pki.port()
     answers = network(port, tls, host=host)
-    asks = network(free_port(), pki.files("b"), Address("127.0.0.1", port))
+    asks = network(pki.port(), pki.files("b"), Address("127.0.0.1", port))
     await answers.open(Answering())
     await asks.open(Answering())
     try:
@@ -828,7 +827,7 @@ async def test_a_file_that_does_not_load_is_a_failed_start_that_names_it(pki: Pk
     tls = pki.files("a")
     Path(getattr(tls, what)).write_text("nothing")
     with pytest.raises(OSError, match=f"cluster.tls.{what} "):
-        await network(free_port(), tls).open(Answering())
+        await network(pki.port(), tls).open(Answering())
 
 
 async def test_a_certificate_that_ends_soon_is_warned_of(pki: Pki) -> None:
@@ -843,7 +842,7 @@ async def test_a_certificate_that_ends_soon_is_warned_of(pki: Pki) -> None:
     (end,) = expiries(Path(tls.cert).read_bytes())
     for left, said in ((15 * 86_400, 0), (13 * 86_400, 1), (-1, 1)):
         host = FakeHost(Later(end - left), "a")
-        answers = network(free_port(), tls, host=host)
+        answers = network(pki.port(), tls, host=host)
         await answers.open(Answering())
         await answers.rotate()
         assert (tls.cert, end) in host.expiries["gossip"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -192,7 +191,9 @@ def authority(tmp_path: Path) -> tuple[trustme.CA, str]:
 
 
 @pytest.fixture
-def mail_server(authority: tuple[trustme.CA, str]) -> Iterator[Callable[..., MailServer]]:
+def mail_server(
+    authority: tuple[trustme.CA, str], free_ports: Callable[[int], list[int]]
+) -> Iterator[Callable[..., MailServer]]:
     """``mail_server(starttls=..., tls=..., login=...)``: a server on a port of the loopback address."""
     controllers: list[Controller] = []
 
@@ -206,9 +207,7 @@ def mail_server(authority: tuple[trustme.CA, str]) -> Iterator[Callable[..., Mai
         if login:
             # What it calls TLS is STARTTLS only, and without that it warns.
             options |= {"authenticator": server.authenticate, "auth_required": not tls, "auth_require_tls": not tls}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            server.port = probe.getsockname()[1]
+        (server.port,) = free_ports(1)
         controller = ClosingController(
             server, hostname="127.0.0.1", port=server.port, ssl_context=context if tls else None, **options
         )

@@ -64,13 +64,11 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+def daemon(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Daemon]]:
     running: list[Daemon] = []
 
     def start(*jobs: dict[str, Any]) -> Daemon:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        (port,) = free_ports(1)
         web = {"listen": [f"http://127.0.0.1:{port}"], "authToken": {"value": "test-token"}}
         config = tmp_path / "cronstable.yaml"
         config.write_text(yaml.safe_dump({"jobs": [{"name": "a", **job} for job in jobs], "web": web}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -46,10 +45,7 @@ CHECKS = (
 class Site:
     """A daemon with one job that ran, and what it says of itself."""
 
-    def __init__(self, directory: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+    def __init__(self, directory: Path, port: int) -> None:
         config = directory / "cronstable.yaml"
         config.write_text(
             f"web: {{listen: ['http://127.0.0.1:{port}']}}\n"
@@ -93,8 +89,8 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    made = Site(tmp_path_factory.mktemp("openapi"))
+def site(tmp_path_factory: pytest.TempPathFactory, free_ports: Callable[[int], list[int]]) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("openapi"), *free_ports(1))
     yield made
     made.close()
 

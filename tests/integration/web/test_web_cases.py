@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -54,10 +54,8 @@ class Below(BaseRequestHandler):
 class Deployment:
     """A daemon with the jobs of all cases, and its proxy."""
 
-    def __init__(self, directory: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+    def __init__(self, directory: Path, port: int) -> None:
+        self.port = port
         jobs = [{"name": case["id"], **case["input"]["job"]} for case in SENT if "job" in case["input"]]
         look = {"command": "true", "schedule": "*/3 * * * * * *"}
         zones = [{"name": case["id"], **look, **case["input"].get("job", {})} for case in SEEN]
@@ -114,8 +112,8 @@ def half(case: dict[str, Any]) -> int:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    deployment = Deployment(tmp_path_factory.mktemp("web"))
+def site(tmp_path_factory: pytest.TempPathFactory, free_ports: Callable[[int], list[int]]) -> Iterator[Deployment]:
+    deployment = Deployment(tmp_path_factory.mktemp("web"), *free_ports(1))
     yield deployment
     deployment.close()
 

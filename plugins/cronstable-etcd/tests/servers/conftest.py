@@ -6,7 +6,6 @@ import base64
 import json
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,15 +27,7 @@ ETCD = shutil.which("etcd") or shutil.which("etcd", path="/usr/bin")
 ANY_KEY = {"key": base64.b64encode(b"x").decode()}
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
+Ports = Callable[[int], list[int]]
 
 
 class Server:
@@ -71,12 +62,11 @@ class Server:
 
 
 class Cluster:
-    """Real members on free ports of this machine."""
+    """Real members, each of them at two of the ports."""
 
-    def __init__(self, directory: Path, count: int = 1, scheme: str = "http", extra: Sequence[str] = ()) -> None:
+    def __init__(self, directory: Path, ports: Sequence[int], scheme: str = "http", extra: Sequence[str] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        ports = free_ports(2 * count)
-        pairs = zip(ports[:count], ports[count:], strict=True)
+        pairs = zip(ports[::2], ports[1::2], strict=True)
         self.members = [Server(directory, f"m{i}", pair, scheme, extra) for i, pair in enumerate(pairs)]
         self.initial = ",".join(f"{m.name}={m.peer}" for m in self.members)
 
@@ -130,12 +120,12 @@ def etcd_binary() -> str:
 
 
 @pytest.fixture
-def make_cluster(etcd_binary: str, tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+def make_cluster(etcd_binary: str, tmp_path: Path, free_ports: Ports) -> Iterator[Callable[..., Cluster]]:
     """Start real clusters that are stopped whatever happens."""
     made: list[Cluster] = []
 
     def make(count: int = 1, **kw: Any) -> Cluster:
-        cluster = Cluster(tmp_path / f"etcd-{len(made)}", count, **kw)
+        cluster = Cluster(tmp_path / f"etcd-{len(made)}", free_ports(2 * count), **kw)
         made.append(cluster)
         cluster.start()
         return cluster
@@ -146,9 +136,9 @@ def make_cluster(etcd_binary: str, tmp_path: Path) -> Iterator[Callable[..., Clu
 
 
 @pytest.fixture(scope="session")
-def shared_etcd(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def shared_etcd(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory, free_ports: Ports) -> Iterator[Cluster]:
     """One member for all tests that only need an election name of their own."""
-    cluster = Cluster(tmp_path_factory.mktemp("etcd"))
+    cluster = Cluster(tmp_path_factory.mktemp("etcd"), free_ports(2))
     cluster.start()
     yield cluster
     cluster.stop()
@@ -238,9 +228,11 @@ class UsersCluster(Cluster):
 
 
 @pytest.fixture(scope="session")
-def shared_users_etcd(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UsersCluster]:
+def shared_users_etcd(
+    etcd_binary: str, tmp_path_factory: pytest.TempPathFactory, free_ports: Ports
+) -> Iterator[UsersCluster]:
     """One member with authentication for all tests that only need an election name of their own."""
-    cluster = UsersCluster(tmp_path_factory.mktemp("etcd-users"))
+    cluster = UsersCluster(tmp_path_factory.mktemp("etcd-users"), free_ports(2))
     cluster.start()
     yield cluster
     cluster.stop()

@@ -6,11 +6,11 @@ import http.client
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import trustme
@@ -19,24 +19,13 @@ import yaml
 ETCD = shutil.which("etcd") or "/usr/bin/etcd"
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
-
-
 class Cluster:
     """A kube-apiserver and its etcd on loopback; they end with their recorded processes only."""
 
-    def __init__(self, directory: Path, binary: str) -> None:
+    def __init__(self, directory: Path, binary: str, ports: Sequence[int]) -> None:
         self.binary = binary
         self.directory = directory
-        self.client, self.peer, self.port = free_ports(3)
+        self.client, self.peer, self.port = ports
         self.ca = trustme.CA()
         self.ca.cert_pem.write_to_path(str(directory / "ca.pem"))
         cert = self.ca.issue_cert("127.0.0.1", "localhost")

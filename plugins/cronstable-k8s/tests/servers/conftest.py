@@ -51,9 +51,9 @@ def _load() -> Any:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, free_ports: Callable[[int], list[int]]) -> Iterator[Any]:
     """One apiserver of our own for all tests; those that stop it start it again."""
-    cluster = _load().Cluster(tmp_path_factory.mktemp("kubernetes"), BINARY)
+    cluster = _load().Cluster(tmp_path_factory.mktemp("kubernetes"), BINARY, free_ports(3))
     try:
         cluster.start_etcd()
         cluster.start_apiserver()

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import json
 import logging
-import socket
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -260,11 +259,8 @@ def make_job() -> Callable[..., Job]:
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free: int = probe.getsockname()[1]
-        return free
+def port(free_ports: Callable[[int], list[int]]) -> int:
+    return free_ports(1)[0]
 
 
 @pytest.fixture
