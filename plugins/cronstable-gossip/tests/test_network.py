@@ -254,7 +254,7 @@ def _arrivals(answers: TlsNetwork) -> Collection[object]:
 
 
 async def test_a_handshake_that_does_not_go_on_is_given_up(pki: Pki) -> None:
-    port = free_port()
+    port = pki.port()
     answers = network(port, pki.files("a"), timeout=0.2)
     await answers.open(Answering())
     try:
