@@ -56,6 +56,28 @@ def test_an_answer_that_is_none_makes_its_peer_unreachable_and_nothing_else(
     assert cluster(story).double == []
 
 
+def test_what_nobody_thought_of_in_an_answer_costs_that_peer_and_is_said_once(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await led(c)
+        a = c.members["a"]
+        read = a.election._read
+
+        def overlooked(index: int, reply: Reply) -> Any:
+            if index == 1:
+                raise TypeError("unhashable type: 'list'")
+            return read(index, reply)
+
+        a.election._read = overlooked
+        await until(lambda: status_of(c, "a", 1) is PeerStatus.UNREACHABLE, within=3)
+        await c.pause(5)
+        assert a.election.view().peers[1].last_error == "its answer cannot be read: TypeError: unhashable type: 'list'"
+        assert len(a.host.logged("the answer of c:1 cannot be read")) == 1
+        assert len(a.host.logged("c:1 (c) is unreachable: its answer cannot be read")) == 1
+        await led(c)
+
+    assert cluster(story).double == []
+
+
 def test_a_peer_whose_connection_is_reset_is_asked_once_more_and_then_at_its_usual_time(cluster: Play) -> None:
     """The kernel of a process that is killed may take a connection and reset it before it refuses the next."""
     asked: list[float] = []

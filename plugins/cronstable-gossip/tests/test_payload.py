@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from cronstable_gossip import payload
-from cronstable_gossip.model import Claim, Member, Report
+from cronstable_gossip.model import Claim, Member, Reading, Report, Seen
+from cronstable_gossip.node import Node, Timing
 from cronstable_gossip.payload import MOST_BYTES, BadReport, build, parse, sane_etag, unzip
-from hypothesis import example, given
+from cronstable_gossip.summaries import fleet, own_entry
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 GOOD: dict[str, Any] = {"node_name": "b", "job_set_id": "v1:0", "scheme_version": "v1", "instance_id": "i-b"}
@@ -145,6 +148,12 @@ def test_a_malformed_summary_is_no_data_and_the_report_still_counts(summary: Any
     assert parse(body(job_summaries=[])).summaries is None
 
 
+@pytest.mark.parametrize("odd", [[], {}, ["success"], {"success": 1}, None, True, 7, 1.5, "", "\ud800"], ids=repr)
+def test_an_odd_outcome_is_no_last_run_and_the_summary_still_counts(odd: Any) -> None:
+    summary = {"running": 0, "enabled": True, "scheduled_in": None, "last": {"outcome": odd}}
+    assert parse(body(job_summaries={"j": summary})).summaries == {"j": {**summary, "last": None}}
+
+
 def test_infinite_numbers_are_no_data() -> None:
     huge = body(job_summaries={"j": {"running": "HUGE", "enabled": True}}).replace(b'"HUGE"', b"1e999")
     assert parse(huge).summaries == {}
@@ -237,6 +246,88 @@ def test_any_values_are_a_report_with_sane_names_or_refused(changes: dict[str, A
     names += [member.node_name for member in parsed.members or ()]
     assert all(name.strip() and name.isprintable() and len(name.encode()) <= 256 for name in names)
     assert parse(build(parsed, 0.0).content).mutual_agreeing == parsed.mutual_agreeing
+
+
+ODD: list[Any] = [
+    *(None, True, False, 0, -1, 2.5, 1e308, 10**400, "", " ", "odd", "x" * 300, "\ud800", "a\nb"),
+    *([], [[]], ["success"], [{}], {}, {"odd": {}}),
+]
+"""Of every type that JSON has."""
+LAST = {"outcome": "success", "finished_at": "2026-01-01T00:00:00+00:00", "duration": 1.5, "exit_code": 0}
+SUMMARY = {"running": 1, "enabled": True, "scheduled_in": 3.5, "last": LAST}
+WHOLE: dict[str, Any] = {
+    **GOOD,
+    "cluster_size": 3,
+    "distribution": "single-leader",
+    "elect_leader": True,
+    "members": [{"node_name": name, "instance_id": f"i-{name}", "agreed": True} for name in "abd"],
+    "mutual_agreeing": ["a", "d"],
+    "quorate_vouched": ["d"],
+    "ran_reboot_jobs": ["warm-up"],
+    "claim": "leading",
+    "waiting_for": ["e"],
+    "job_summaries": {"j": SUMMARY},
+    "job_summaries_truncated": False,
+}
+FIGURES = dict.fromkeys(payload.NODE_STATS, 1.5)
+
+
+def one_odd_place(value: Any) -> Iterator[Any]:
+    """``value`` with everything that it is made of, and itself, in turn as odd as it can be, or missing."""
+    yield from ODD
+    if isinstance(value, dict):
+        for key in value:
+            yield {other: value[other] for other in value if other != key}
+            yield from ({**value, key: odd} for odd in one_odd_place(value[key]))
+    elif isinstance(value, list):
+        for i, entry in enumerate(value):
+            yield from ([*value[:i], odd, *value[i + 1 :]] for odd in one_odd_place(entry))
+
+
+def hear(node: Node, now: float, answer: Any, figures: Any) -> None:
+    """From the bytes of an answer to all that follows from it here: what is concluded, told and shown."""
+    node.show(0, Reading(payload.parse_stats(json.dumps(figures)), now))
+    try:
+        report = parse(json.dumps(answer).encode())
+    except BadReport:
+        return
+    node.beat(now)
+    node.polled(0, Seen(report, now, now), now)
+    node.settle(now)
+    node.called(report.instance_id or "i", now)
+    assert node.view(now).cluster_size <= 3
+    assert parse(build(node.report(now, report.summaries), now).content).node_name == "a"
+    nodes = fleet(own_entry("a", "a:1", now, {}, truncated=False), node.peers)
+    assert json.dumps([dict(entry) for entry in nodes], allow_nan=False).encode()
+
+
+@pytest.mark.parametrize("distribution", ["single-leader", "spread"])
+def test_an_answer_that_is_odd_in_any_one_place_is_taken_in_concluded_from_told_and_shown_or_refused(
+    make_me: Any, distribution: str
+) -> None:
+    node = Node(make_me("a", distribution=distribution), ["b:1", "c:1"], Timing(1.0, 2.0), now=0.0)
+    odd = list(one_odd_place({**WHOLE, "distribution": distribution}))
+    assert len(odd) > 700
+    for turn, answer in enumerate(odd):
+        hear(node, turn / 10, answer, FIGURES)
+    for turn, figures in enumerate(one_odd_place(FIGURES)):
+        hear(node, len(odd) + turn / 10, WHOLE, figures)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_an_answer_that_is_odd_in_many_places_is_so_too(make_me: Any, data: st.DataObject) -> None:
+    def drawn(value: Any) -> Any:
+        how = data.draw(st.integers(0, 11))
+        if how == 0:
+            return data.draw(st.sampled_from(ODD) | JSON)
+        if isinstance(value, dict):
+            return {key: drawn(inner) for key, inner in value.items()}
+        return [drawn(inner) for inner in value] if isinstance(value, list) else value
+
+    node = Node(make_me("a"), ["b:1", "c:1"], Timing(1.0, 2.0), now=0.0)
+    for turn in range(4):
+        hear(node, turn / 10, {**WHOLE, **{key: drawn(WHOLE[key]) for key in WHOLE if key not in GOOD}}, drawn(FIGURES))
 
 
 @given(st.dictionaries(st.sampled_from(["job_set_id", "names"]), JSON))

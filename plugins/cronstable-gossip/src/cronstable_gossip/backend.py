@@ -265,6 +265,9 @@ class GossipElection:
             if isinstance(error, ConnectionError) and self._node.peers[index].fresh:
                 # A process that is killed may reset the first connection that comes after, and refuse only the next.
                 self._wake_in(index, sent + self._timing.fast - self._now())
+        except Exception as error:  # noqa: BLE001 - what we overlooked in an answer costs that peer, not the election
+            outcome = Failed(f"its answer cannot be read: {type(error).__name__}: {error}", sent)
+            self._logbook.note_odd(self._node.peers[index].host, error)
         self._node.adopt(self._context.job_set_id())
         if self._node.polled(index, outcome, self._now()):
             self._ask_everybody(but=index)

@@ -33,6 +33,7 @@ class Logbook:
         self._swapped: tuple[str, ...] = ()
         self._shed = False
         self._too_long = False
+        self._odd: set[tuple[str, str]] = set()
 
     def note(self, peers: Iterable[Peer], found: Derived) -> None:
         """Say what changed since the last time."""
@@ -71,6 +72,13 @@ class Logbook:
                 self._log.error(
                     "%s: what peers are told is over %d bytes, they will drop this node", self._what, MOST_BYTES
                 )
+
+    def note_odd(self, host: str, error: Exception) -> None:
+        """Say, with its traceback, what a peer's answer met that nobody had thought of; each kind once a peer."""
+        kind = (host, type(error).__name__)
+        if kind not in self._odd:
+            self._odd.add(kind)
+            self._log.error("%s: the answer of %s cannot be read, this is our error", self._what, host, exc_info=error)
 
     def _say_peer(self, peer: Peer) -> None:
         level = _LEVELS.get(peer.status, logging.INFO)
