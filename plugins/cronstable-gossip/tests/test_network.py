@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import json
 import logging
@@ -808,12 +809,40 @@ async def test_half_written_files_are_said_once_and_tried_again(pki: Pki) -> Non
         Path(tls.cert).write_bytes(good[: len(good) // 2])
         for _ in range(3):
             await answers.rotate()
-        assert len(host.logged("the changed certificates do not load")) == 1
+        assert len(host.logged("the changed certificates cannot be used")) == 1
         assert (await asks.ask(0, None, TIMEOUT)).status == 200
         Path(tls.cert).unlink()
         await answers.rotate()
         assert (await asks.ask(0, None, TIMEOUT)).status == 200
         pki.files("a")
+        await answers.rotate()
+        assert host.logged("the certificates changed and are in use")
+        assert (await asks.ask(0, None, TIMEOUT)).status == 200
+    finally:
+        await asks.close()
+        await answers.close()
+
+
+async def test_certificates_that_no_socket_is_left_for_are_said_once_and_used_when_there_is_one(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls, host, port = pki.files("a"), FakeHost(RealClock(), "a"), free_port()
+    answers = network(port, tls, host=host)
+    asks = network(free_port(), pki.files("b"), Address("127.0.0.1", port))
+    await answers.open(Answering())
+    await asks.open(Answering())
+
+    def none_left(_: socket.socket) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    try:
+        pki.files("a")
+        with monkeypatch.context() as full:
+            full.setattr(socket.socket, "dup", none_left)
+            for _ in range(3):
+                await answers.rotate()
+        assert len(host.logged("cannot be used, the old ones stay: [Errno 24] Too many open files")) == 1
+        assert (await asks.ask(0, None, TIMEOUT)).status == 200
         await answers.rotate()
         assert host.logged("the certificates changed and are in use")
         assert (await asks.ask(0, None, TIMEOUT)).status == 200

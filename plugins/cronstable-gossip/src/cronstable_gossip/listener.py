@@ -66,7 +66,10 @@ class Listener:
             raise OSError(f"{self._section}.listen {self._address}: {error.strerror or error}") from error
 
     async def swap(self, context: ssl.SSLContext) -> None:
-        """Answer with ``context`` from now on, and end the connections that were made under the old one."""
+        """Answer with ``context`` from now on, and end the connections that were made under the old one.
+
+        Raises ``OSError``, and then everything is as it was.
+        """
         old, self._serving = self._serving, await self._serve(context)
         if old is not None:
             await old.close()
@@ -96,10 +99,14 @@ class Listener:
             keepalive_timeout=self._keepalive,
             lingering_time=1.0,
         )
-        for one in self._sockets:
-            serving.accepting.append(
-                await loop.create_server(lambda: _Arrival(serving), sock=one.dup(), backlog=BACKLOG)
-            )
+        try:
+            for one in self._sockets:
+                serving.accepting.append(
+                    await loop.create_server(lambda: _Arrival(serving), sock=one.dup(), backlog=BACKLOG)
+                )
+        except OSError:
+            await serving.close()
+            raise
         return serving
 
 

@@ -134,10 +134,10 @@ class TlsNetwork:
             return
         try:
             material = await self._load()
+            await self._listener.swap(material.server)
         except OSError as error:
             self._keep(found, error)
             return
-        await self._listener.swap(material.server)
         old = (self._lines, self._aside)
         self._lines, self._aside = self._connect(material)
         self._material, self._refused = material, None
@@ -151,7 +151,9 @@ class TlsNetwork:
     def _keep(self, found: bytes, error: OSError) -> None:
         if self._refused != found:
             self._refused = found
-            self._host.log.warning("%s: the changed certificates do not load, the old ones stay: %s", self._what, error)
+            self._host.log.warning(
+                "%s: the changed certificates cannot be used, the old ones stay: %s", self._what, error
+            )
 
     async def _load(self) -> Material:
         return await self._host.threads.run(lambda: load(self._tls, self._section), timeout=IO_TIMEOUT, lane=LANE)
