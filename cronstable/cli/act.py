@@ -31,8 +31,8 @@ _RUN_HELP: Final = """Start JOB here and now, on the node that is asked, whoever
     cronstable run nightly-backup --url http://node-a:8080
     cronstable run nightly-backup --wait && echo fine
 
-    Ends with 0 (with --wait: after a success), with 1 when it was refused, the node cannot be asked, or the run did
-    not succeed, and with 2 for wrong usage.
+    Ends with 0 (with --wait: after a success), with 1 when it was refused, the node cannot be asked or forgot the run,
+    or the run did not succeed, and with 2 for wrong usage.
     """
 
 
@@ -62,23 +62,44 @@ def run_command(job: str, node: Node, wait: bool, as_json: bool) -> int:
 
 
 def _end_of(node: Node, job: str, run_id: str) -> dict[str, Json]:
-    """The row of a run in the history, once it is over."""
-    failures = 0
+    """The row of a run in the history, once it is over; ``NoAnswer`` when the node started anew and has lost it."""
+    failures, begun, mark, anew = 0, False, "", False
     while True:
         try:
             # The stream says hello first: what ended before it was listened to is in the history by then.
             with closing(node.stream("/events?kinds=finished")) as stream:
                 for message in stream:
                     failures = 0
-                    if message.event in ("hello", "reset") or message.data.get("run_id") == run_id:
+                    before, mark = mark, message.id.partition(":")[0]
+                    anew = anew or (begun and mark != before)
+                    told = message.data.get("run_id") == run_id or (anew and message.data.get("job") == job)
+                    if told or message.event in ("hello", "reset"):
                         found = _row(node, job, run_id)
+                        if found is None and anew:
+                            found = _unless_forgotten(node, job, run_id)
                         if found is not None:
                             return found
+                    begun = True
         except (Lost, TimeoutError) as error:
+            begun = True
             failures += 1
             if failures > TRIES:
                 raise NoAnswer(str(error)) from None
         threading.Event().wait(AGAIN)
+
+
+def _unless_forgotten(node: Node, job: str, run_id: str) -> dict[str, Json] | None:
+    """The row of a run, None while it may come; ``NoAnswer`` when a node that started anew does not know of it.
+
+    Without a state store nothing is left of a run whose daemon ended.
+    """
+    entry = node.get(job_path(job))
+    if entry.get("running") or entry.get("queued") or entry.get("retry"):
+        return None
+    found = _row(node, job, run_id)  # it may have ended since it was looked for
+    if found is None:
+        raise NoAnswer(f"{node.label} started anew, and the node forgot the run {run_id} of {job!r}")
+    return found
 
 
 def _row(node: Node, job: str, run_id: str) -> dict[str, Json] | None:

@@ -67,8 +67,37 @@ class Daemon:
         self.document = {"jobs": [{"schedule": "@yearly", **job} for job in JOBS], "web": web}
         self.config.write_text(yaml.safe_dump(self.document), encoding="utf-8")
         self.log = directory / "log"
-        with self.log.open("wb") as log:
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen([sys.executable, "-m", "cronstable", "-c", str(self.config)], stderr=log)
+
+    def until_it_answers(self) -> None:
+        def answers() -> bool:
+            with socket.socket(socket.AF_UNIX) as probe:
+                return probe.connect_ex(str(self.socket)) == 0
+
+        self.until(answers)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            assert self.process.poll() is None, self.log.read_text("utf-8")
+            assert time.monotonic() < deadline, self.log.read_text("utf-8")
+            select.select([], [], [], 0.1)
+
+    def children(self) -> list[int]:
+        """The processes of the runs that talk without an end."""
+        found: list[int] = []
+
+        def look() -> bool:
+            listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+            found[:] = [int(pid) for pid in listed if b"echo word" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            return bool(found)
+
+        self.until(look)
+        return found
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "cronstable", *words]
@@ -106,11 +135,7 @@ def cronstable(
         said = capsys.readouterr()
         return code, said.out, said.err
 
-    deadline = time.monotonic() + DEADLINE
-    while typed("status", "--json")[0] != 0:
-        assert daemon.process.poll() is None, daemon.log.read_text("utf-8")
-        assert time.monotonic() < deadline, daemon.log.read_text("utf-8")
-        select.select([], [], [], 0.1)
+    daemon.until(lambda: typed("status", "--json")[0] == 0)
     return typed
 
 
@@ -321,3 +346,27 @@ def test_every_command_says_how_it_ends_and_shows_an_example(cronstable: Any) ->
         assert code == 0
         assert "Ends with 0" in " ".join(out.split()), name
         assert out.count("cronstable ") >= 2, name
+
+
+def test_a_run_whose_daemon_was_killed_and_started_again_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    one = Daemon(tmp_path)
+    waiting = None
+    try:
+        one.until_it_answers()
+        command = one.command("run", "chatty", "--wait")
+        waiting = subprocess.Popen(command, env=one.environ, stderr=subprocess.PIPE, text=True)
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline().startswith("started chatty, run ")
+        (shell,) = one.children()
+        one.process.kill()
+        one.process.wait(DEADLINE)
+        os.killpg(shell, signal.SIGKILL)
+        one.start()
+        _, said = waiting.communicate(timeout=DEADLINE)
+        assert (waiting.returncode, "forgot the run" in said) == (1, True), said
+    finally:
+        if waiting is not None and waiting.poll() is None:
+            waiting.kill()
+            waiting.communicate()
+        one.process.terminate()
+        one.process.wait(DEADLINE)
