@@ -826,9 +826,9 @@ async def test_half_written_files_are_said_once_and_tried_again(pki: Pki) -> Non
 async def test_certificates_that_no_socket_is_left_for_are_said_once_and_used_when_there_is_one(
     pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tls, host, port = pki.files("a"), FakeHost(RealClock(), "a"), free_port()
+    tls, host, port = pki.files("a"), FakeHost(RealClock(), "a"), pki.port()
     answers = network(port, tls, host=host)
-    asks = network(free_port(), pki.files("b"), Address("127.0.0.1", port))
+    asks = network(pki.port(), pki.files("b"), Address("127.0.0.1", port))
     await answers.open(Answering())
     await asks.open(Answering())
 
