@@ -254,7 +254,7 @@ class Desk:
         ``gate``: what it says now. ``may_work``: this process may claim and start, and in this session.
         """
         if gate.verdict is Verdict.RUN:
-            if not may_work or not claim_log.may_spawn(session.state, claim.run_id):
+            if not may_work or not claim_log.may_spawn(session.state, claim):
                 return Decision(Verdict.DEFER, Reason.FENCED)
             session.feed(Spawned(claim.run_id, lives=False), now)
             self._retries.pop(key_of(claim.start), None)

@@ -72,6 +72,8 @@ BEHIND: Final = 2 * ALLOWANCE
 """Seconds that a leader may be behind the floor: a log that just began has it ahead of every clock. It waits then."""
 DOUBT: Final = 3.0
 """Seconds for which a record that must exist is looked for before the log counts as damaged."""
+ON_TIME: Final = 60
+"""Seconds that a lease's fence may be behind the clock and still be one that the clock gave, as those of our stores."""
 PEEKS: Final = 100
 """Records in a row that may be missing or damaged, until the last one is gone to: its number was made up."""
 
@@ -88,12 +90,14 @@ def is_open(state: ClaimState) -> bool:
     return state.term is not None and state.term.phase is Phase.OPEN
 
 
-def may_spawn(state: ClaimState, run_id: str) -> bool:
+def may_spawn(state: ClaimState, claim: Claim) -> bool:
     """The last question before the spawn of a claim, beside the gate's: the term is open and the claim still ours.
 
-    A claim of an earlier term is ours again only once the new term has read what happened meanwhile.
+    A claim of an earlier term is ours again only once the new term has read what happened meanwhile; it has that term's
+    fence from then on, and whoever is on the way to a process with the old one has to ask for it anew (claims.md 11).
     """
-    return is_open(state) and any(claim.run_id == run_id for claim in state.pending)
+    known = (claim.run_id, claim.fence)
+    return is_open(state) and any((one.run_id, one.fence) == known for one in state.pending)
 
 
 def trimmable(state: ClaimState) -> int:
@@ -136,8 +140,9 @@ def step(state: ClaimState, event: Event, now: Instant) -> Result:
     match event:
         case Loaded(definitions):
             return loaded(state, definitions, now), ()
-        case Began(returned):
-            return replace(state, term=Term(returned=frozenset(returned)), flight=None), ()
+        case Began(returned, fence):
+            known = max(state.fence, least_fence(fence, now) - 1)
+            return replace(state, term=Term(returned=frozenset(returned)), flight=None, fence=known), ()
         case Ended():
             # Starts of an append whose fate is unknown are dropped with the term; what was won stays (claims.md 3, 7).
             return replace(state, term=None, flight=None), ()
@@ -202,7 +207,8 @@ def _looked(state: ClaimState, span: Span) -> ClaimState:
     term = state.term
     if term is None or term.phase is not Phase.LOOK:
         return state
-    state = replace(state, ledger=Ledger(), store_at=_later(state.store_at, span.at))
+    known = max(state.fence, state.ledger.fence)
+    state = replace(state, ledger=Ledger(), fence=known, store_at=_later(state.store_at, span.at))
     last = max(term.last, span.last)
     if last == 0:
         # No log, says a listing. Creating number 1 will tell whether that is so.
@@ -277,11 +283,22 @@ def _open(state: ClaimState, term: Term, nonce: str, now: Instant) -> Result:
         floor = max(floor, raised_floor(now.wall, state.store_at))
     elif _behind(state.ledger, now):
         return _stand_down(state, term, now)
-    fence = max(state.ledger.fence + 1, int(now.wall))
+    fence = max(state.ledger.fence, state.fence) + 1
     head = _head(state, Term(nonce=nonce, fence=fence, cursor=term.cursor), nonce, floor, now)
     # Only the lease said so until now, and that is ours from here on: whoever comes after us has to read it.
     inherited = sorted(term.returned.intersection(state.ledger.unstarted) - state.ledger.returned)
     return _send(state, term.cursor, Record(head, returned=tuple(inherited[:SKIPS])))
+
+
+def least_fence(lease: int, now: Instant) -> int:
+    """What a term opens with at least that has just begun, given the fence of its lease; 0 when it began before.
+
+    The store keeps that one above all that any node has seen of the lease, also when lease and log are gone. The clock
+    is not asked again where it gave it: what is opened with is not to be ahead of what the others see. A store that
+    counts from one says nothing of what was opened by the clock.
+    """
+    wall = int(now.wall)
+    return lease if lease == 0 or lease >= wall - ON_TIME else wall
 
 
 def raised_floor(wall: float, store_at: float | None) -> EpochSeconds:
@@ -504,7 +521,7 @@ def _won(state: ClaimState, term: Term, flight: Flight, now: Instant) -> Result:
         opened = replace(
             term, phase=Phase.OPEN, nonce=record.head.nonce, fence=record.head.fence, opened_at=now.wall, raised=False
         )
-        state = _own(replace(state, term=opened))
+        state = _own(replace(state, term=opened), opened.fence)
         return state, (Spawn(waiting),) if (waiting := unspawned(state)) else ()
     claims = tuple(Claim(record.run_id(index), start, record.head.fence) for index, start in enumerate(record.starts))
     begun = tuple(run for run in state.begun if run not in record.begun)
@@ -521,16 +538,17 @@ def _won(state: ClaimState, term: Term, flight: Flight, now: Instant) -> Result:
     return state, tuple(commands)
 
 
-def _own(state: ClaimState) -> ClaimState:
+def _own(state: ClaimState, fence: int) -> ClaimState:
     """Of what this process won in earlier terms, keep what nobody decided about since (claims.md 7).
 
-    What was given back is anybody's, also when it was a clone of this process that did so.
+    It is this term that starts it, with its fence: what a later one started before has a higher one than it was won
+    with (claims.md 11). What was given back is anybody's, also when it was a clone of this process that did so.
     """
     unstarted = {run: of for run, of in state.ledger.unstarted.items() if run not in state.ledger.returned}
     begun = tuple(run for run in state.begun if run in unstarted)
     return replace(
         state,
-        pending=tuple(claim for claim in state.pending if claim.run_id in unstarted),
+        pending=tuple(replace(claim, fence=fence) for claim in state.pending if claim.run_id in unstarted),
         begun=begun,
         begun_at=state.begun_at if begun else None,
         dropped=MappingProxyType({run: why for run, why in state.dropped.items() if run in unstarted}),

@@ -81,7 +81,7 @@ class Session:
             self._ended_at = now.boot
         if term is not None:
             self.handover.begin(now.boot)
-            self.feed(Began(term.returned), now)
+            self.feed(Began(term.returned, term.fence), now)
         self.term = term
         self.left = Wants()
         return over or term is None

@@ -196,6 +196,7 @@ class Phase(StrEnum):
 class Claim:
     """A claim that was won: to be spawned by this process, under this run id and fence, and by nobody else.
 
+    ``fence``: of the term that starts it, which is another one than it was won in when that ended before the spawn.
     ``handed``: the launcher has it, and it waits there for a run before it; no further chunk is held up for it.
     """
 
@@ -265,6 +266,7 @@ class ClaimState:
     ``spawning``: their processes are being made. ``begun``: spawned, not yet in the log; ``begun_at``: the
     boot instant of the oldest. ``store_at``: the store's clock when it last answered.
     ``sets``: the job sets this process loaded, newest first. ``full``: the last append found no room.
+    ``fence``: the highest one known, in whichever log it was; the next term opens with a higher one (claims.md 11).
     """
 
     node: str
@@ -282,6 +284,7 @@ class ClaimState:
     store_at: float | None = None
     sets: tuple[JobSet, ...] = ()
     full: bool = False
+    fence: int = 0
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -296,9 +299,13 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The lease was won, with these run ids given back by the holder before."""
+    """The lease was won, with these run ids given back by the holder before.
+
+    ``fence``: the lease's own; 0: it is the term of before, which is opened again.
+    """
 
     returned: tuple[str, ...] = ()
+    fence: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ class MemoryLease:
     """The truth that all handles share, and the back door to it.
 
     ``record`` None: nothing stands there. ``released``: it stands, but nobody holds it any more. ``garbage``: the
-    bytes are no lease. ``last_fence`` outlives all of them.
+    bytes are no lease. ``last_fence`` outlives all of them. ``holds_all``: claims, marks and entries stand in the lease
+    and go when it is deleted, as on Kubernetes.
     """
 
     record: LeaseRecord | None = None
@@ -61,6 +62,7 @@ class MemoryLease:
     records: dict[int, bytes] = field(default_factory=dict)
     low: int = 0
     entries: dict[int, bytes] = field(default_factory=dict)
+    holds_all: bool = False
 
     def write(self, record: LeaseRecord) -> LeaseRecord:
         """Put ``record`` there under a new mark."""
@@ -73,6 +75,8 @@ class MemoryLease:
     def delete(self) -> None:
         """As an operator would."""
         self.record, self.released, self.returned, self.garbage = None, False, (), None
+        if self.holds_all:
+            self.marks, self.records, self.low, self.entries = {}, {}, 0, {}
 
     def look(self) -> Seen | Vacant | Unreadable:
         """What stands there."""
@@ -93,7 +97,7 @@ class MemoryLeaseStore:
     """One process's handle on a ``MemoryLease``, its marks and its claims. Nothing happens between check and write.
 
     ``clock``: given, records carry a wall expiry, and the claim log tells its time. ``at``: the fault points.
-    ``granted``: the longest ttl it grants.
+    ``granted``: the longest ttl it grants. ``least_fence``: what a term gets at least, such as the unix time.
     """
 
     def __init__(
@@ -103,11 +107,13 @@ class MemoryLeaseStore:
         clock: Clock | None = None,
         at: FaultPoint = _no_fault,
         granted: Seconds = math.inf,
+        least_fence: Callable[[], int] = lambda: 0,
     ) -> None:
         self.lease = lease
         self.clock = clock
         self.at = at
         self.granted = granted
+        self.least_fence = least_fence
         self._asked = math.inf
 
     async def acquire(self, me: Holder, ttl: Seconds, *, nonce: str, over: Seen | None = None) -> Observation:
@@ -227,7 +233,7 @@ class MemoryLeaseStore:
             case Vacant():
                 if over is not None:
                     return stands
-        return self._hold(me, self.lease.last_fence + 1, min(ttl, self.granted), nonce)
+        return self._hold(me, max(self.lease.last_fence + 1, self.least_fence()), min(ttl, self.granted), nonce)
 
     def commit_renew(self, grant: Grant, nonce: str) -> Observation:
         """The atomic step of ``renew``."""

@@ -10,7 +10,7 @@ JOB@T[+ATTEMPT] JOB@T:REASON`` (one append; ``lost``, ``dropped``, ``late`` or `
 ``waiting=T`` what else waits), ``again`` (nothing new is wanted), ``arrive`` (the late request reaches the store),
 ``clone NODE``, ``spawn JOB@T``, ``refuse JOB@T:REASON``, ``crash``, ``stop``, ``trim`` (as far as the node may),
 ``delete NUMBER``, ``garbage NUMBER``,
-``copy NUMBER TO``, ``hide`` (the listing shows nothing).
+``copy NUMBER TO``, ``hide`` (the listing shows nothing), ``forget`` (no node that lives has seen the lease before).
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Teller:
     holders: list[str] = field(default_factory=list)
     late: list[tuple[str, int, bytes]] = field(default_factory=list)
     hidden: bool = False
+    fence: int = 0
     nonces: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     tokens: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     told: list[str] = field(default_factory=list)
@@ -99,7 +100,9 @@ class Teller:
         self.feed(at, node, Loaded(dict(word.split("=") for word in words)))
 
     def on_begin(self, at: float, node: str, words: list[str]) -> None:
-        self.feed(at, node, Began(tuple(words)))
+        # As the stores do it: above all that was seen, and not behind the clock of the node that wins.
+        self.fence = max(self.fence + 1, int(at + self.offsets.get(node, 0.0)))
+        self.feed(at, node, Began(tuple(words), self.fence))
 
     def on_clone(self, at: float, node: str, words: list[str]) -> None:
         self.nodes[node] = self.nodes[words[0]]
@@ -153,7 +156,7 @@ class Teller:
 
     def on_spawn(self, at: float, node: str, words: list[str]) -> None:
         for claim in self.claims(node, words):
-            if node in self.holders and may_spawn(self.state(node), claim.run_id):
+            if node in self.holders and may_spawn(self.state(node), claim):
                 self.feed(at, node, Spawned(claim.run_id))
                 self.told.append(f"STARTED {say_start(claim.start)} fence={claim.fence}")
             else:
@@ -193,6 +196,9 @@ class Teller:
 
     def on_copy(self, at: float, node: str, words: list[str]) -> None:
         self.log[int(words[1])] = self.log[int(words[0])]
+
+    def on_forget(self, at: float, node: str, words: list[str]) -> None:
+        self.fence = 0
 
     def on_hide(self, at: float, node: str, words: list[str]) -> None:
         self.hidden = not self.hidden

@@ -89,6 +89,7 @@ _claim_step: Final = claim_log.step
 _sweep: Final = sweep.sweep
 _head: Final = claim_log._head
 _leftovers: Final = claim_log._leftovers
+_own: Final = claim_log._own
 
 
 # -- the lease --------------------------------------------------------------------------------------------------------
@@ -195,9 +196,21 @@ def fence_stands_still(state: ClaimState, term: Term, nonce: str, floor: EpochSe
     return replace(_head(state, term, nonce, floor, now), fence=1)
 
 
-def keeps_what_was_decided_since(state: ClaimState) -> ClaimState:
+def keeps_what_was_decided_since(state: ClaimState, fence: int) -> ClaimState:
     """A claim of an earlier term is started whatever the terms in between made of it."""
-    return state
+    return replace(state, pending=tuple(replace(claim, fence=fence) for claim in state.pending))
+
+
+def fence_by_the_clock(lease: int, now: Instant) -> int:
+    """What the lease remembers of earlier terms does not matter to the log."""
+    return int(now.wall) if lease else 0
+
+
+def carries_its_old_fence(state: ClaimState, fence: int) -> ClaimState:
+    """A claim of an earlier term is started with the fence that it was won with."""
+    pending = {claim.run_id: claim.fence for claim in state.pending}
+    state = _own(state, fence)
+    return replace(state, pending=tuple(replace(one, fence=pending[one.run_id]) for one in state.pending))
 
 
 # -- the sweep, and the spawn -----------------------------------------------------------------------------------------
@@ -257,6 +270,14 @@ BUGS: Final[tuple[Bug, ...]] = (
     Bug("gives-nothing-back", "", ((claim_log, "_given_up", gives_nothing_back),)),
     Bug("fence-stands-still", "", ((claim_log, "_head", fence_stands_still),)),
     Bug("keeps-what-was-decided-since", "", ((claim_log, "_own", keeps_what_was_decided_since),), nodes=2),
+    Bug("carries-its-old-fence", "", ((claim_log, "_own", carries_its_old_fence),)),
+    Bug(
+        "fence-by-the-clock",
+        "",
+        ((claim_log, "least_fence", fence_by_the_clock),),
+        backend="kubernetes",
+        kinds=(Kind.CLOCK, Kind.STORE),
+    ),
     Bug("only-from-now-on", "", ((sweep, "sweep", only_from_now_on),)),
     Bug("start-without-a-last-look", "", ((Desk, "permit", start_without_a_last_look),)),
     Bug("store-renews-anything", "", store=planted.RenewsAnything),

@@ -5,6 +5,7 @@ Nothing here asks the machines under test: deadlines, terms and claims are follo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -91,8 +92,12 @@ class Checker:
         self._last_claim: dict[tuple[str, EpochSeconds], _Claim] = {}
         self._deadlines: dict[str, float] = {}
         self._fence = 0
+        self._given: tuple[int, Process] | None = None
         self._head: Head | None = None
         self._floor: EpochSeconds | None = None
+        self._forgot: float | None = None
+        self._covered: list[tuple[float, EpochSeconds]] = []
+        self._ahead_of_time: set[tuple[str, EpochSeconds]] = set()
         self._asked: dict[str, list[float]] = {}
         self._working: list[tuple[float, float]] = []
         self._since: tuple[str, float] | None = None
@@ -212,6 +217,11 @@ class Checker:
                 self.violate("S3", f"{node.name} opened a term with fence {head.fence} after {before.fence}")
             if self._floor is None:
                 self._floor = head.floor
+            if self._forgot is not None:
+                self._covered.append((self._forgot - self._world.window, head.floor))
+                # Claimed by a clock that was further ahead than a new log allows for: nobody can know of that any more.
+                self._ahead_of_time.update(key for key in self._last_claim if key[1] > head.floor)
+                self._forgot = None
             self._head = head
         elif before is None or head.term != before.term:
             self.violate("S4", f"{node.name} appended {number} in a term that a newer one had ended")
@@ -246,6 +256,11 @@ class Checker:
         elif claim.process.released == self.counts.terms - 1:
             self.violate("L2", f"the claim of {job} {self._text(at)} was lost in an orderly stop")
 
+    def forgotten(self) -> None:
+        """The claim log is gone: what it did not come to counts as claimed, up to the floor of the next one."""
+        if self._forgot is None:
+            self._forgot = self._world.wall()
+
     def answered(self, record: Record) -> None:
         """A process was told that its record landed."""
         for index in range(len(record.starts)):
@@ -256,7 +271,7 @@ class Checker:
     # -- starts -------------------------------------------------------------------------------------------------------
 
     def started(self, process: Process, job: Job, key: RunKey, fence: int | None) -> None:
-        """A process was spawned. S2, S5, S6."""
+        """A process was spawned. S2, S3, S5, S6."""
         at = key.scheduled_at
         assert at is not None
         node, world = process.node, self._world
@@ -272,11 +287,21 @@ class Checker:
         notes = "".join((" late" if late else "", f" attempt {key.attempt}" if key.attempt else ""))
         world.log(node.name, f"starts {job.name} {self._text(at)}{notes}{f' fence {fence}' if claimed else ''}")
         self._decided.setdefault((job.name, at), world.engine.at)
-        if claimed:
+        if fence is not None:
+            self._fence_given(process, f"{job.name} {self._text(at)}", fence)
             self._claimed_start(process, job, key, before)
         elif process.lease is not None and job.options.cluster_policy is ClusterPolicy.LEADER:
             self.violate("S2", f"{node.name} started {job.name} {self._text(at)} without a claim")
         before.append((key.attempt if claimed else -1, node.name))
+
+    def _fence_given(self, process: Process, what: str, fence: int) -> None:
+        """S3: what a process is told never falls from one start to the next, whoever starts them."""
+        before, self._given = self._given, (fence, process)
+        if before is None or fence >= before[0]:
+            return
+        # A leader whose clocks stood still, or whose lease the store gave up, may act for a while beside the next one.
+        if before[1] is process or not self._is_excused():
+            self.violate("S3", f"{process.node.name} started {what} with fence {fence} after {before[0]}")
 
     def _claimed_start(self, process: Process, job: Job, key: RunKey, before: list[tuple[int, str]]) -> None:
         node, at = process.node, key.scheduled_at
@@ -287,7 +312,7 @@ class Checker:
         elif claim.given_up and self._froze.get(node.name, -1.0) < claim.landed and not self._is_excused():
             self.violate("S2", f"{node.name} started {what} after it was written off")
         others = [name for attempt, name in before if attempt == key.attempt]
-        if others:
+        if others and (job.name, at) not in self._ahead_of_time:
             self.counts.duplicates += 1
             self.violate("S2", f"{what} was started by {others[0]} and by {node.name}")
         if key.trigger is Trigger.RETRY:
@@ -358,6 +383,8 @@ class Checker:
         if self._since is not None:
             self._close(self._world.engine.at)
         window, start = self._world.window, self._world.start
+        if self._forgot is not None:
+            self._covered.append((self._forgot - window, math.floor(start + end)))
         floor = self._floor if self._floor is not None else 0
         for name, fires in due.items():
             for at in fires:
@@ -366,6 +393,8 @@ class Checker:
                     continue
                 self.counts.misses += 1
                 first, last = at - start, min(at - start + window - 5.0, end)
+                if any(since < at <= covered + 1 for since, covered in self._covered):
+                    continue
                 if at > floor + 1 and any(min(b, last) - max(a, first) >= ENOUGH for a, b in self._working):
                     self.violate("L2", f"{name} {self._text(at)} was neither started nor skipped")
 

@@ -17,7 +17,8 @@ class Flavour:
     """One lease backend. ``takeover``: within how long somebody leads once nothing is wrong any more (L1).
 
     ``expires_itself``: the store removes a dead holder's record. ``wall_expiry``: records carry the holder's wall
-    clock. ``polls``: a waiting node asks again and again; else it watches.
+    clock. ``polls``: a waiting node asks again and again; else it watches. ``holds_all``: the claim log stands in the
+    lease, and is gone when that is deleted.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Flavour:
     expires_itself: bool = False
     wall_expiry: bool = False
     polls: bool = True
+    holds_all: bool = False
 
     @property
     def worst_handover(self) -> Seconds:
@@ -54,7 +56,7 @@ def _kubernetes(ttl: Seconds, connect_timeout: Seconds) -> Flavour:
         op_timeout=min(connect_timeout, ttl / 3),
         poll=retry,
     )
-    return Flavour("kubernetes", timing, ttl + 1.2 * retry)
+    return Flavour("kubernetes", timing, ttl + 1.2 * retry, holds_all=True)
 
 
 FLAVOURS: Final = MappingProxyType({"filesystem": _filesystem, "etcd": _etcd, "kubernetes": _kubernetes})

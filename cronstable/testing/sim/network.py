@@ -13,6 +13,7 @@ from cronstable.testing.memory import MemoryLease, MemoryLeaseStore
 from cronstable.testing.sim.dice import TimedDice
 from cronstable.testing.sim.engine import Ask, Engine, Fiber, Refusal, Reply, on_grid
 from cronstable.testing.sim.faults import How
+from cronstable.testing.sim.flavour import Flavour
 
 if TYPE_CHECKING:
     from cronstable.testing.sim.node import Node
@@ -72,16 +73,16 @@ class _Expiry:
 class Network:
     """One store with one lease, and what is wrong with it and with the ways to it at the moment."""
 
-    def __init__(self, world: World, engine: Engine, *, expires_itself: bool, poll: Seconds) -> None:
+    def __init__(self, world: World, engine: Engine, flavour: Flavour, poll: Seconds) -> None:
         self._world = world
         self._engine = engine
         self._dice: dict[Node, TimedDice] = {}
-        self._expires_itself = expires_itself
+        self._expires_itself = flavour.expires_itself
         self.poll = poll
         self._watchers: list[_Watcher] = []
         self._seen: dict[str, int] = {}
         self._guarded = ""
-        self.lease = MemoryLease()
+        self.lease = MemoryLease(holds_all=flavour.holds_all)
         self.handles: list[MemoryLeaseStore] = []
         self.wrong: dict[How, int] = {}
         self.landed: dict[int, float] = {}
@@ -230,4 +231,6 @@ class Network:
         if isinstance(self.lease.look(), Seen):
             self._world.log("store", why)
             self.lease.delete()
+            if self.lease.holds_all:
+                self._world.checker.forgotten()
             self._changed()

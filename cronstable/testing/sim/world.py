@@ -124,7 +124,7 @@ class World:
             self.watch = 1.5 * self.flavour.timing.renew_every + poll
         self.lines: list[str] = []
         self.checker = Checker(self)
-        self.network = Network(self, self.engine, expires_itself=self.flavour.expires_itself, poll=poll)
+        self.network = Network(self, self.engine, self.flavour, poll)
         self.nodes = [Node(self, index) for index in range(setup.nodes)]
         self._armed: list[tuple[Fault, Seconds]] = []
         self._made = 0
@@ -313,7 +313,11 @@ class World:
         self.log(node.name, "starts")
         process.runs = RunsSide(process)
         if self.elects:
-            store = self.setup.store(self.network.lease, clock=_StoreClock(node) if self.flavour.wall_expiry else None)
+            store = self.setup.store(
+                self.network.lease,
+                clock=_StoreClock(node) if self.flavour.wall_expiry else None,
+                least_fence=lambda: int(node.now().wall),
+            )
             self.network.handles.append(store)
             process.lease = LeaseSide(process, store)
             process.claims = ClaimsSide(process, process.lease)

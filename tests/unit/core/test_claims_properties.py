@@ -133,6 +133,7 @@ class World:
         self.until = -1.0
         self.returned: tuple[str, ...] = ()
         self.starts: Counter[tuple[str, int, int]] = Counter()
+        self.fence = 0
         self.skipped_here: set[tuple[str, int]] = set()
         self.lost_claims = 0
         self.tokens = itertools.count()
@@ -171,7 +172,7 @@ class World:
             self.term += 1
             self.holder, self.until = node.name, self.t + TTL
             node.term, node.deadline = self.term, self.t + TTL - MARGIN
-            self.feed(node, Began(given))
+            self.feed(node, Began(given, self.term))
         elif node.term:
             node.term = 0
             node.horizon.forget_waiting()
@@ -275,12 +276,16 @@ class World:
                 pass
 
     def spawn(self, node: Node, claim: Claim) -> None:
-        if not self.lead(node) or not may_spawn(node.state, claim.run_id):
+        if not self.lead(node) or not may_spawn(node.state, claim):
             return
         # A clone may write off what its twin is about to start: a wrong reason in the log, but no second start.
         given_away = claim.run_id not in self.truth.unstarted
         assert self.options.clones or not given_away, "started although the log had given it away"
         self.started(node, claim.start)
+        # Twins hold one lease, and each of them opens it for itself.
+        falls = claim.fence < self.fence and not self.options.clones
+        assert not falls, f"S3: {claim.start} was started with {claim.fence} after {self.fence}"
+        self.fence = claim.fence
         self.feed(node, Spawned(claim.run_id))
         if self.options.retries and claim.start.attempt == 0 and self.rng.random() < 0.2:
             again = replace(claim.start, attempt=1)
@@ -488,7 +493,7 @@ def takes_an_absent_read_back_for_proof(patch: pytest.MonkeyPatch) -> Options:
 
 def starts_without_an_open_record(patch: pytest.MonkeyPatch) -> Options:
     def opens_in_memory(state: ClaimState, term: Term, nonce: str, now: Instant) -> claim_log.Result:
-        fence = max(state.ledger.fence + 1, int(now.wall))
+        fence = max(state.ledger.fence, state.fence) + 1
         return replace(state, term=replace(term, phase=Phase.OPEN, nonce=nonce, fence=fence, opened_at=now.wall)), ()
 
     patch.setattr(claim_log, "_open", opens_in_memory)
@@ -585,8 +590,20 @@ def knows_its_own_by_name(patch: pytest.MonkeyPatch) -> Options:
 
 
 def keeps_its_claims_through_another_term(patch: pytest.MonkeyPatch) -> Options:
-    patch.setattr(claim_log, "_own", lambda state: state)
+    patch.setattr(claim_log, "_own", lambda state, fence: state)
     return Options(rerun=True, clones=False, crashes=False, stops=False, clocks=False, prompt=0.2)
+
+
+def starts_what_it_carried_over_with_the_old_fence(patch: pytest.MonkeyPatch) -> Options:
+    real = claim_log._own
+
+    def own(state: ClaimState, fence: int) -> ClaimState:
+        won_with = {claim.run_id: claim.fence for claim in state.pending}
+        state = real(state, fence)
+        return replace(state, pending=tuple(replace(one, fence=won_with[one.run_id]) for one in state.pending))
+
+    patch.setattr(claim_log, "_own", own)
+    return Options(clones=False, crashes=False, clocks=False, prompt=0.2)
 
 
 def reuses_its_fence(patch: pytest.MonkeyPatch) -> Options:
@@ -615,6 +632,7 @@ PLANTED: tuple[Plant, ...] = (
     sweeps_what_is_not_due_yet,
     knows_its_own_by_name,
     keeps_its_claims_through_another_term,
+    starts_what_it_carried_over_with_the_old_fence,
     reuses_its_fence,
 )
 
