@@ -116,7 +116,8 @@ def test_what_a_killed_daemon_left_running_is_ended_by_the_next_one_which_does_n
     old = fleet.wait_for_leader(30)
     waiting(lambda: begun(tmp_path, "kill") and begun(tmp_path, "continue"), 60, "the jobs")
     killed, left = (int((tmp_path / f"{mode}.pid").read_text()) for mode in ("kill", "continue"))
-    waiting(lambda: any((tmp_path / "state").rglob("*inflight*")), 60, "the record of what runs")
+    records = (tmp_path / "state").glob
+    waiting(lambda: any(records("*/records/inflight%2Fkill/*.json")), 60, "the record of what runs")
     old.send(signal.SIGKILL)
     old.wait(30)
     fleet.wait_for_leader(60, other_than=old)
