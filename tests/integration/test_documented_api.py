@@ -77,7 +77,8 @@ def keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: None if name == "evidence" else keys(inside) for name, inside in value.items()}
     if isinstance(value, list):
-        return [keys(value[0])] if value else []
+        # A list of words is long or empty as the machine has it; a list of documents shows what one looks like.
+        return [keys(value[0])] if value and isinstance(value[0], dict | list) else []
     return None
 
 
