@@ -272,6 +272,7 @@ class Demo:
     def _continue(self) -> None:
         for node in self._fleet.nodes:
             if node.stopped:
+                self._runs_seen.clear()
                 self._screen.event(f"SIGCONT {node.name}")
                 self._fleet.signal(node, signal.SIGCONT)
 
