@@ -127,6 +127,47 @@ def test_a_value_put_by_hand_ends_the_term_and_is_removed_after_one_ttl(model: A
     run_virtual(story)
 
 
+@pytest.mark.parametrize(
+    "term",
+    [
+        b'{"holder": "a#b", "nonce": "n", "fence": 1, "ttl": 1' + b"0" * 400 + b"}",
+        b'{"holder": "a#b", "nonce": "n", "fence": 1' + b"0" * 400 + b', "ttl": 15}',
+        b'{"holder": "a#b", "nonce": "n", "fence": -1, "ttl": 15}',
+        b'{"holder": "a#b", "nonce": "n", "fence": true, "ttl": true}',
+    ],
+    ids=["ttl", "fence", "negative", "booleans"],
+)
+def test_a_term_put_by_hand_with_numbers_that_are_none_is_removed_after_one_ttl(
+    model: Any, node: Any, term: bytes
+) -> None:
+    async def story() -> None:
+        etcd = model()
+        a = node(etcd, "a")
+        etcd.put_by_hand(LEADER + b"/term", term)
+        etcd.put_by_hand(LEADER + b"/fence", b'{"fence": 1' + b"0" * 400 + b"}")
+        looks = 0
+        while isinstance(await a.store.observe(), Seen):
+            assert isinstance(await a.store.acquire(a.me, TTL, nonce="n"), Seen)
+            await a.host.clock.sleep(1)
+            looks += 1
+        assert TTL - 2 <= looks <= TTL + 1
+        assert (await a.win()).fence < 2**62
+
+    run_virtual(story)
+
+
+def test_a_mark_put_by_hand_that_is_no_text_hides_no_other(model: Any, node: Any) -> None:
+    async def story() -> None:
+        etcd = model()
+        a = node(etcd, "a")
+        grant = await a.win()
+        assert await a.store.mark_reboot(grant, "set", "job", nonce="m")
+        etcd.put_by_hand(LEADER + b"/reboot-ran/set/\xff", b"{}")
+        assert await a.store.reboot_marks("set") == {"job"}
+
+    run_virtual(story)
+
+
 def test_a_value_that_is_put_again_and_again_by_hand_is_left_alone(model: Any, node: Any) -> None:
     async def story() -> None:
         etcd = model()

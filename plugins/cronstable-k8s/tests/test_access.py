@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,7 @@ import anyio
 import pytest
 import trustme
 import yaml
-from cronstable_k8s import kubeconfig
+from cronstable_k8s import kubeconfig, library
 from cronstable_k8s.access import Access, Surroundings
 from cronstable_k8s.backend import KubernetesElection, make
 from cronstable_k8s.settings import parse
@@ -284,6 +285,8 @@ def test_a_kubeconfig_that_cannot_be_used_is_named_with_its_fault(
         ("a: b", "current-context is not set"),
         ("current-context: x", "contexts has no entry named 'x'"),
         ("[" * 400, "not a kubeconfig|not YAML"),
+        ("a: 2024-13-45", "a date or a number that is none"),
+        ("a: 0x_", "a date or a number that is none"),
     ],
 )
 def test_what_is_no_kubeconfig_says_where(text: str, said: str) -> None:
@@ -333,6 +336,58 @@ def test_what_only_the_library_can_do_is_refused_over_http(account: Path, tmp_pa
         assert "hunter2" not in str(caught.value)
 
     story(main)
+
+
+class Client:
+    """What of Kubernetes' own client is used, with the kubeconfig's text for an address."""
+
+    def __init__(self, settings: Any) -> None:
+        text = Path(settings.kubeconfig).read_text()
+        if "half" in text:
+            raise PluginError("half a file")
+        self.host = text
+
+
+def test_the_library_is_given_a_kubeconfig_again_that_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config"
+    path.write_text("https://one")
+    settings = parse({"kubeconfig": str(path)})
+
+    def made(settings: Any) -> Any:
+        client = Client(settings)
+        return library.Loaded(client, client, library.signature(settings))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(library, "make", made)
+    monkeypatch.setattr(library, "is_installed", lambda: True)
+
+    async def main() -> None:
+        node = host()
+        transport = await library.connect(node, settings)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(transport.keep)
+            await node.clock.sleep(1)
+            for text in ("half one", "half two", "https://two"):
+                assert transport.server == "https://one"
+                path.write_text(text)
+                await node.clock.sleep(20)
+            assert transport.server == "https://two"
+            tasks.cancel_scope.cancel()
+        assert len(node.logged("half a file; the credentials loaded before stay in use")) == 1
+        assert len(node.logged("were loaded again")) == 1
+
+    story(main)
+
+
+def test_a_folder_of_its_name_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_such_client").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(library, "PACKAGE", "no_such_client")
+    assert not library.is_installed()
+    (tmp_path / "no_such_client" / "__init__.py").touch()
+    importlib.invalidate_caches()
+    assert library.is_installed()
 
 
 def test_a_missing_library_fails_the_start(account: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from cronstable.api import Grant
 from cronstable_etcd import wire
-from cronstable_etcd.record import Bond, Keys, mark_document, nonce_of
+from cronstable_etcd.record import Bond, Keys, decoded, mark_document, nonce_of
 from cronstable_etcd.wire import Transact
 
 KEPT: Final = 512
@@ -32,8 +32,8 @@ class RebootShelf:
         if self._prune_due:
             await self._prune(marks, prefix)
             self._prune_due = False
-        mine = [key.removeprefix(prefix) for key in marks if key.startswith(prefix)]
-        return frozenset(name.decode("utf-8", "surrogatepass") for name in mine)
+        mine = (decoded(key.removeprefix(prefix)) for key in marks if key.startswith(prefix))
+        return frozenset(name for name in mine if name is not None)
 
     async def create(self, bond: Bond, grant: Grant, job_set_id: str, job: str, nonce: str) -> bool:
         """Make the mark while the term lasts; True when it is there with ``nonce`` inside."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 from urllib.parse import quote
 
 from cronstable.api import Grant, Holder, Json, LeaseRecord, Seconds, Seen, Vacant
@@ -14,6 +14,12 @@ from cronstable_etcd.wire import Answer, Comparison, KeyValue, Operation
 
 LONGEST_NAME: Final = 200
 """Characters of a foreign value that are shown as a name."""
+
+LARGEST_FENCE: Final = 2**62
+"""Jobs keep fences in columns of 64 bits: whatever stands above it was written by hand."""
+
+LONGEST_TTL: Final[Seconds] = 1e15
+"""Seconds with which one can still calculate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ class Standing:
     def _last(self) -> tuple[int | None, tuple[str, ...]]:
         document = {} if self.fence is None else _document(self.fence.value)
         fence, returned = document.get("fence"), document.get("returned")
-        known = fence if isinstance(fence, int) and not isinstance(fence, bool) else None
+        known = fence if _counts(fence) else None
         runs = returned if isinstance(returned, list) else []
         return known, tuple(run for run in runs if isinstance(run, str))
 
@@ -143,6 +149,14 @@ class Standing:
 def encode(text: str) -> bytes:
     """Any text as the bytes of a key or value."""
     return text.encode("utf-8", "surrogatepass")
+
+
+def decoded(data: bytes) -> str | None:
+    """What ``encode`` made these bytes of; None when it made none such."""
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return None
 
 
 def term_document(grant: Grant) -> bytes:
@@ -172,9 +186,13 @@ def _record(term: KeyValue, mark: str) -> LeaseRecord | None:
     holder, fence, ttl, nonce = (document.get(key) for key in ("holder", "fence", "ttl", "nonce"))
     if not isinstance(holder, str) or not isinstance(nonce, str):
         return None
-    if not isinstance(fence, int) or not isinstance(ttl, int | float):
+    if not _counts(fence) or not isinstance(ttl, int | float) or isinstance(ttl, bool) or not 0 < ttl <= LONGEST_TTL:
         return None
     return LeaseRecord(Holder.parse(holder), fence, nonce, float(ttl), None, mark)
+
+
+def _counts(fence: Json) -> TypeGuard[int]:
+    return isinstance(fence, int) and not isinstance(fence, bool) and 0 <= fence <= LARGEST_FENCE
 
 
 def _document(data: bytes) -> Mapping[str, Json]:

@@ -127,7 +127,7 @@ class Access:
         before = self._loaded
         try:
             now = await self._host.threads.run(
-                lambda: _signature(self._paths(before.target)), timeout=READ_TIMEOUT, lane=LANE
+                lambda: signature_of(self._paths(before.target)), timeout=READ_TIMEOUT, lane=LANE
             )
             if now == before.signature:
                 return
@@ -162,7 +162,7 @@ class Access:
         if not self._keeps:
             return _Loaded(target, (), None, None)
         # Before the load: a file that changes meanwhile then differs at the next look.
-        signature = _signature(self._paths(target))
+        signature = signature_of(self._paths(target))
         context = None
         if before is not None and _without(target.token, before.signature) == _without(target.token, signature):
             # A token alone is no reason to give up open connections.
@@ -256,7 +256,8 @@ def _text_of(path: str) -> str:
         raise PluginError(f"{path} cannot be read: {_reason(error)}") from None
 
 
-def _signature(paths: list[str]) -> Signature:
+def signature_of(paths: list[str]) -> Signature:
+    """What changes when one of these files does."""
     found = []
     for path in paths:
         try:

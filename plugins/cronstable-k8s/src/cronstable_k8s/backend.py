@@ -113,7 +113,8 @@ class KubernetesElection:
         transport = await self._connect()
         self._leases.connect(transport, await self._access.namespace())
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._access.keep)
+            keep = transport.keep if isinstance(transport, library.LibraryTransport) else self._access.keep
+            tasks.start_soon(keep)
             await self._lease.run(host, task_status=task_status)
             tasks.cancel_scope.cancel()
 

@@ -65,6 +65,9 @@ def parse(text: str, path: str) -> Target:
         raise PluginError(f"{path}: not YAML" + ("" if line is None else f", line {line + 1}")) from None
     except RecursionError:
         raise PluginError(f"{path}: not a kubeconfig: it is nested too deeply") from None
+    except ValueError:
+        # PyYAML makes dates and numbers of what looks like some, and lets out what it hears when they are none.
+        raise PluginError(f"{path}: not a kubeconfig: it has a date or a number that is none") from None
     if not isinstance(document, Mapping):
         raise PluginError(f"{path}: not a kubeconfig: it is no mapping")
     current = _text(document, "current-context")

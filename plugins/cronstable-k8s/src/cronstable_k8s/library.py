@@ -10,9 +10,10 @@ import importlib.util
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 from cronstable.api import Host, HttpResponse, HttpStream, PluginError, Seconds
+from cronstable_k8s.access import READ_TIMEOUT, RECHECK, SILENT_DISK, Signature, signature_of
 from cronstable_k8s.settings import KubernetesSettings
 
 PACKAGE: Final = "kubernetes"
@@ -56,7 +57,17 @@ class _Configuration(Protocol):
 
 def is_installed() -> bool:
     """Whether the package is there."""
-    return importlib.util.find_spec(PACKAGE) is not None
+    found = importlib.util.find_spec(PACKAGE)
+    # Any folder of that name, such as one of examples, is found as a namespace: it comes from no file.
+    return found is not None and found.origin is not None
+
+
+class Loaded(NamedTuple):
+    """A client with its credentials, and what its kubeconfig looked like then."""
+
+    pool: _Pool
+    configuration: _Configuration
+    signature: Signature
 
 
 async def connect(host: Host, settings: KubernetesSettings) -> LibraryTransport:
@@ -64,13 +75,16 @@ async def connect(host: Host, settings: KubernetesSettings) -> LibraryTransport:
     if not is_installed():
         raise PluginError(f"cluster.kubernetes.clientLibrary: library, and its package is not installed: {INSTALL}")
     try:
-        pool, configuration = await host.threads.run(partial(_make, settings), timeout=LOAD_TIMEOUT, lane=LANE)
+        loaded = await host.threads.run(partial(make, settings), timeout=LOAD_TIMEOUT, lane=LANE)
     except TimeoutError:
         raise PluginError(f"cluster.kubernetes: the client library did not load within {LOAD_TIMEOUT:g} s") from None
-    return LibraryTransport(host, pool, configuration, settings.api_server)
+    return LibraryTransport(host, settings, loaded)
 
 
-def _make(settings: KubernetesSettings) -> tuple[_Pool, _Configuration]:
+def make(settings: KubernetesSettings) -> Loaded:
+    """Blocking. Raises ``PluginError``."""
+    # Before the load: a file that changes meanwhile then differs at the next look.
+    seen = signature(settings)
     config = importlib.import_module("kubernetes.config")
     api = importlib.import_module("kubernetes.client")
     configuration = api.Configuration()
@@ -83,17 +97,53 @@ def _make(settings: KubernetesSettings) -> tuple[_Pool, _Configuration]:
         # The package raises what it likes; its texts name files, and programs that failed.
         raise PluginError(f"cluster.kubernetes: the client library found no credentials: {_brief(error)}") from None
     pool = api.ApiClient(configuration).rest_client.pool_manager
-    return cast("_Pool", pool), cast("_Configuration", configuration)
+    return Loaded(cast("_Pool", pool), cast("_Configuration", configuration), seen)
+
+
+def signature(settings: KubernetesSettings) -> Signature:
+    """Blocking. What changes when the kubeconfig does."""
+    return () if settings.kubeconfig is None else signature_of([settings.kubeconfig])
 
 
 class LibraryTransport:
-    """``Transport`` over the package, which reads tokens and certificates again by itself."""
+    """``Transport`` over the package.
 
-    def __init__(self, host: Host, pool: _Pool, configuration: _Configuration, server: str | None = None) -> None:
+    It reads files again that a kubeconfig names, and a pod's token, but never the kubeconfig itself: ``keep`` does.
+    """
+
+    def __init__(self, host: Host, settings: KubernetesSettings, loaded: Loaded) -> None:
         self._host = host
-        self._pool = pool
-        self._configuration = configuration
-        self._server = server
+        self._settings = settings
+        self._loaded = loaded
+        self._complaint = ""
+
+    @property
+    def server(self) -> str:
+        """The address of the apiserver."""
+        # Not written into the configuration: each renewal of a token puts its own address back.
+        return self._settings.api_server or self._loaded.configuration.host
+
+    async def keep(self) -> None:
+        """Look at the kubeconfig now and then, until cancelled. One that does not load changes nothing."""
+        while self._settings.kubeconfig is not None:
+            await self._host.clock.sleep(RECHECK)
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        run, log = self._host.threads.run, self._host.log
+        try:
+            now = await run(partial(signature, self._settings), timeout=READ_TIMEOUT, lane=LANE)
+            if now == self._loaded.signature:
+                return
+            self._loaded = await run(partial(make, self._settings), timeout=LOAD_TIMEOUT, lane=LANE)
+        except (TimeoutError, PluginError) as error:
+            complaint = str(error) if isinstance(error, PluginError) else SILENT_DISK
+            if complaint != self._complaint:
+                log.warning("cluster: %s; the credentials loaded before stay in use", complaint)
+            self._complaint = complaint
+            return
+        self._complaint = ""
+        log.info("cluster: the credentials of cluster.kubernetes were loaded again")
 
     async def request(self, method: str, path: str, content: bytes = b"", *, timeout: Seconds) -> HttpResponse:
         """See ``Transport.request``."""
@@ -136,15 +186,15 @@ class LibraryTransport:
     def _call(self, method: str, path: str, content: bytes, timeout: tuple[Seconds, Seconds]) -> _Answer:
         """In a thread, below the package's own requests: those differ from version to version, and try again."""
         urllib3 = importlib.import_module("urllib3")
+        loaded = self._loaded
         headers = {"accept": "application/json", "content-type": "application/json"}
         try:
-            for one in self._configuration.auth_settings().values():
+            for one in loaded.configuration.auth_settings().values():
                 if one["in"] == "header" and one["value"]:
                     headers[one["key"]] = one["value"]
-            return self._pool.request(
+            return loaded.pool.request(
                 method,
-                # Not written into the configuration: each renewal of a token puts its own address back.
-                (self._server or self._configuration.host).rstrip("/") + path,
+                self.server.rstrip("/") + path,
                 body=content or None,
                 headers=headers,
                 timeout=urllib3.Timeout(connect=timeout[0], read=timeout[1]),

@@ -177,9 +177,9 @@ def term_of(grant: Grant, returned: Sequence[str] | None = None) -> str:
 
 
 def transitions_of(lease: Lease) -> int:
-    """``spec.leaseTransitions``."""
+    """``spec.leaseTransitions``. It has 32 bits: with one that is full no write is taken, so it begins anew."""
     found = lease.spec.get("leaseTransitions")
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else 0
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 2**31 - 1 else 0
 
 
 def micro_time(wall: float) -> str:
