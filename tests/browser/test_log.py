@@ -5,25 +5,45 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Page, Route, expect
+
+
+def drop_once(page: Page, path: str, *lines: str, run: str) -> None:
+    """Let the first connection to the log at ``path`` break after these lines."""
+    texts = [f'event: run\ndata: {{"run_id":"{run}","started_at":null}}\n\n']
+    for number, line in enumerate(lines, 1):
+        data = {"stream": "stdout", "line": line, "number": number, "at": "2026-01-01T00:00:00+00:00"}
+        texts.append(f"id: {run}:{number}\nevent: line\ndata: {json.dumps(data)}\n\n")
+    asked: list[Route] = []
+
+    def dropped(route: Route) -> None:
+        asked.append(route)
+        if len(asked) == 1:
+            route.fulfill(body="".join(texts), content_type="text/event-stream")
+        else:
+            route.continue_()
+
+    page.route(f"**/{path}", dropped)
+
+
+def test_a_log_whose_connection_was_lost_goes_on_and_says_so(daemons: Any, open_page: Any) -> None:
+    job = {"name": "talker", "schedule": "@reboot", "command": "seq 3; sleep 300", "captureStdout": True}
+    node = daemons(job, name="dropped")
+    node.wait_until_ready()
+    page = open_page(node.url)
+    expect(page.locator('[data-job="talker"]')).to_contain_text("running")
+    [decision] = node.get("jobs/talker/decisions")["decisions"]
+    drop_once(page, "jobs/talker/logs", "1", run=decision["run_id"])
+    page.locator('[data-job="talker"]').get_by_role("button", name="Log of talker").click()
+    expect(page.locator(".lines .what")).to_have_text(["1", "2", "3"])  # the first connection had one of them
+    expect(page.locator(".which")).to_have_text(f"Run {decision['run_id']}: live")
 
 
 def test_a_log_that_comes_back_to_a_run_that_is_forgotten_does_not_say_that_it_is_complete(
     node: Any, open_page: Any
 ) -> None:
     page = open_page("about:blank")
-    begun = 'event: run\ndata: {"run_id":"gone","started_at":null}\n\nid: gone:1\nevent: line\n'
-    line = {"stream": "stdout", "line": "the first of many", "number": 1, "at": "2026-01-01T00:00:00+00:00"}
-    asked: list[Route] = []
-
-    def dropped_once(route: Route) -> None:
-        asked.append(route)
-        if len(asked) == 1:
-            route.fulfill(body=f"{begun}data: {json.dumps(line)}\n\n", content_type="text/event-stream")
-        else:
-            route.continue_()
-
-    page.route("**/jobs/idle/logs", dropped_once)
+    drop_once(page, "jobs/idle/logs", "the first of many", run="gone")
     page.goto(f"{node.url}#/jobs/job/idle/log")
     expect(page.locator(".which")).to_have_text("Run gone: what followed is not kept any more.")
     expect(page.locator(".lines .what")).to_have_text(["the first of many"])

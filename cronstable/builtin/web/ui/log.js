@@ -20,6 +20,7 @@ export class Log {
   #hit = -1;
   #dropped = 0;
   #run = null;
+  #says = "Connecting…"; // what stands above the lines while the connection does
   #over = false;
   #frame = 0;
 
@@ -36,7 +37,7 @@ export class Log {
     this.found = h("span", { class: "dim found", role: "status" });
     this.following = h("input", { type: "checkbox", id: "follow", checked: true, on: { change: () => this.#toEnd() } });
     this.wrap = h("input", { type: "checkbox", id: "wrap", checked: true, on: { change: () => this.list.classList.toggle("nowrap", !this.wrap.checked) } });
-    this.which = h("p", { class: "dim which", role: "status" }, "Connecting…");
+    this.which = h("p", { class: "dim which", role: "status" }, this.#says);
     this.list = h("ol", { class: "lines", tabindex: "0", "aria-label": `Output of ${this.#name}` });
     this.list.addEventListener("scroll", () => {
       const end = this.list.scrollHeight - this.list.scrollTop - this.list.clientHeight < STILL;
@@ -69,7 +70,7 @@ export class Log {
     this.#over = false;
     const { signal } = this.#ending;
     const hear = (message) => this.#hear(message);
-    const state = (ok) => { if (!ok) text(this.which, "Connection lost; coming back…"); };
+    const state = (ok) => text(this.which, ok ? this.#says : "Connection lost; coming back…");
     this.#api.follow(jobPath(this.#name, `/logs${this.#only === null ? "" : `?run=${encodeURIComponent(this.#only)}`}`), { signal, hear, state }).catch((error) => text(this.which, `No log: ${error.message}`));
   }
 
@@ -92,7 +93,8 @@ export class Log {
     if (run && this.#run && run !== this.#run && this.#lines.length + this.#waiting.length) this.#add({ number: "", stream: "note", line: `run ${run}${startedAt ? ` of ${when(startedAt)}` : ""}` });
     else this.#clear(); // another run, or the same one from its first line
     this.#run = run;
-    text(this.which, run ? `${this.#called()}: ${this.#only === null ? "live" : "reading"}` : "No run yet.");
+    this.#says = run ? `${this.#called()}: ${this.#only === null ? "live" : "reading"}` : "No run yet.";
+    text(this.which, this.#says);
   }
 
   #called() {
