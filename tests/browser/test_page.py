@@ -389,6 +389,9 @@ def test_the_matrix_says_who_ran_what_and_which_node_is_silent(node: Any, open_p
     bad = table.locator('[data-job="bad"] [role=cell]')
     expect(bad).to_have_text(["no run yetno run yet", re.compile("^failed.* ago$"), "?"])
     expect(table.locator('[data-job="only-b"] [role=cell]').nth(1)).to_contain_text("running")
+    expect(bad.nth(1)).to_have_attribute("title", re.compile("^2026-01-01 00:00:00 UTC"))
+    page.locator("#zone").click()
+    expect(bad.nth(1)).to_have_attribute("title", re.compile("^2026-01-01 01:00:00 "))
 
 
 def test_the_timeline_shows_where_the_failures_are(node: Any, open_page: Any) -> None:

@@ -103,6 +103,13 @@ export class Drawer {
     if (!first && this.#tab !== "log") this.#fill();
   }
 
+  /** Times are shown in another zone from now on. */
+  rezone() {
+    if (this.#name === null) return;
+    if (this.#log) this.#log.rezone();
+    else this.#fill();
+  }
+
   /** An event of the node. */
   event({ event, job }) {
     if (job !== this.#name) return;

@@ -1,7 +1,7 @@
 // The view of the fleet: jobs by nodes, as each node told the others.
 
 import { h, icon, put, text } from "./dom.js";
-import { ago, span, took, when } from "./format.js";
+import { ago, inUtc, span, took, when } from "./format.js";
 import { OUTCOMES, STATES } from "./model.js";
 import { Rows } from "./rows.js";
 
@@ -35,7 +35,7 @@ export class FleetView {
     if (!this.#fleet || !this.view?.isConnected) return;
     if (!this.#fleet.enabled) text(this.leads, this.#leads());
     else if (what === "cluster") this.#heads();
-    else if (what === "jobs" || what === "set") this.rows.draw();
+    else if (what === "jobs" || what === "set" || what === "zone") this.rows.draw();
   }
 
   tick() {
@@ -109,7 +109,7 @@ export class FleetView {
       const said = node.jobs?.[name];
       const state = !said ? null : said.running ? "running" : said.enabled === false ? "off" : said.last ? (OUTCOMES[said.last.outcome] ?? "unknown") : "pending";
       const words = state === null ? "" : `${STATES[state].words}${said.last && !said.running ? ` ${ago(said.last.finished_at)}` : ""}`;
-      const key = `${state} ${words} ${owner === node.node_name}`;
+      const key = `${state} ${words} ${owner === node.node_name} ${inUtc()}`;
       if (cell.dataset.key === key) return;
       cell.dataset.key = key;
       cell.className = state && !node.self && node.status !== "agreed" ? "old" : "";

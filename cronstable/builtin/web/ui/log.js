@@ -58,6 +58,15 @@ export class Log {
     this.#ending?.abort();
   }
 
+  /** Times are shown in another zone from now on. */
+  rezone() {
+    for (const { at, element } of this.#lines) {
+      if (!at) continue;
+      element.querySelector(".n").title = when(at);
+      text(element.querySelector(".t"), clock(at));
+    }
+  }
+
   /** A run of the job began: go on with it when the one before is over. */
   started() {
     if (this.#only === null && this.#over && this.following.checked) this.begin();

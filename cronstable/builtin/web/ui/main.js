@@ -267,6 +267,7 @@ at("zone").addEventListener("click", () => {
   clockNow();
   banners();
   for (const element of document.querySelectorAll("[data-due]")) delete element.dataset.due;
+  drawer.rezone();
   views[current]?.refresh("zone");
 });
 at("theme").addEventListener("click", () => theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]));
