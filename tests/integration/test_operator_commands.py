@@ -7,6 +7,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -348,8 +349,10 @@ def test_every_command_says_how_it_ends_and_shows_an_example(cronstable: Any) ->
         assert out.count("cronstable ") >= 2, name
 
 
-def test_a_run_whose_daemon_was_killed_and_started_again_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    one = Daemon(tmp_path)
+def test_a_run_whose_daemon_was_killed_and_started_again_is_not_waited_for_for_ever(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    one = Daemon(tmp_path, *free_ports(1))
     waiting = None
     try:
         one.until_it_answers()
