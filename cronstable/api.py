@@ -120,6 +120,7 @@ if TYPE_CHECKING:
         RebootMarks,
         Refreshable,
         Refused,
+        Rehearsable,
         ReloadHealth,
         Report,
         Resume,
@@ -242,6 +243,7 @@ __all__ = [
     "RecordsUnreadable",
     "Refreshable",
     "Refused",
+    "Rehearsable",
     "ReloadHealth",
     "Reloaded",
     "Report",
@@ -328,8 +330,8 @@ _HOMES = {
         "ElectionContext FileSystem FleetReport Hasty Host HostSnapshot Http HttpResponse HttpStream "
         "HttpStreams Ids LeaderChange LeaseStore Message NodeDecisions NoSuchJob Notifier Observable OpCount Pause "
         "ProcessEnd Processes "
-        "QuorumLoss RebootLedger RebootMarks Refreshable Refused ReloadHealth Report Resume Rng Service Shutdown "
-        "SlotView Started StartRun StateStatus Threads"
+        "QuorumLoss RebootLedger RebootMarks Refreshable Refused Rehearsable ReloadHealth Report Resume Rng Service "
+        "Shutdown SlotView Started StartRun StateStatus Threads"
     ),
     "cronstable.plugin.secret": "SecretSource",
     "cronstable.plugin.state_store": (

@@ -560,6 +560,20 @@ class Adjustable(Protocol):
 
 
 @runtime_checkable
+class Rehearsable(Protocol):
+    """Optional side of an ``Election`` that needs files, such as certificates: it can be asked whether they load."""
+
+    async def rehearse(self) -> None:
+        """Load what a start would load from files, and nothing else: no port, no lease, no request to anybody.
+
+        Asked of an election that was made for an edited section, before the one that runs is stopped for it. Raising
+        keeps that one in force, and the edit is tried again each minute; the message is for the operator. The host
+        waits for a bounded time.
+        """
+        ...
+
+
+@runtime_checkable
 class Hasty(Protocol):
     """Optional side of an ``Election`` whose end waits for others, as for a store: it can be told not to."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -26,12 +26,15 @@ from cronstable.plugin.protocols import (
     Observable,
     RebootLedger,
     Refreshable,
+    Rehearsable,
 )
 from cronstable.runtime.bus import EventBus
 
 STOP_DEADLINE: Seconds = 15.0
 """How long a stopping election may take to let go of leadership before it is abandoned."""
 START_DEADLINE: Seconds = 60.0
+REHEARSAL_DEADLINE: Seconds = 30.0
+"""How long an election may take to load the files that an edited section names."""
 POLL: Seconds = 0.25
 """How often the view of an election that does not announce changes is looked at."""
 
@@ -88,6 +91,7 @@ class ClusterManager:
         self._leaving: _Running | None = None
         self._wanted: ClusterConfig | None = None
         self._error: str | None = None
+        self._postponed: str | None = None
         self._memories: dict[str, dict[str, str]] = {}
         self.leader_transitions = 0
         self.quorum_transitions = 0
@@ -106,6 +110,16 @@ class ClusterManager:
     def error(self) -> str | None:
         """Why there is no running election although one is configured."""
         return self._error
+
+    @property
+    def postponed(self) -> str | None:
+        """Why an edited section is not in force yet, and the election of before still is."""
+        return self._postponed
+
+    @property
+    def wanted(self) -> ClusterConfig | None:
+        """The section in force, also when its election did not start."""
+        return self._wanted
 
     def view(self) -> ClusterView | None:
         """The view of this instant; None when no election is running."""
@@ -146,22 +160,31 @@ class ClusterManager:
         """Say which task group elections live in; once, before the first ``reconcile``."""
         self._tasks = tasks
 
-    async def reconcile(self, config: ClusterConfig | None) -> None:
+    async def reconcile(
+        self, config: ClusterConfig | None, before_stop: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Make ``config`` the truth: keep, stop, start or rebuild the election.
 
-        A start that failed is tried again at the next call. Never raises for a backend's failure.
+        A start that failed, and an edit whose files do not load, are tried again at the next call. ``before_stop`` is
+        awaited before an election is stopped. Never raises for a backend's failure.
         """
         if self._running is not None and config is not None and self.keeps(config):
             self._keep(self._running, config)
+            self._postponed = None
+            return
+        made = self._made(config) if self._running is not None and config is not None else None
+        if not await self._rehearsed(made):
             return
         if self._running is not None:
+            if before_stop is not None:
+                await before_stop()
             await self.stop("the cluster section changed" if config is not None else "the cluster section was removed")
         self._wanted = config
-        self._error = None
+        self._error = self._postponed = None
         if config is None:
             return
         try:
-            await self._start(config)
+            await self._start(config, made if made is not None else self._made(config))
         except StartFailed as error:
             self._error = str(error)
             self._log.error("cluster: the %s backend did not start: %s", config.backend.name, error)
@@ -178,8 +201,25 @@ class ClusterManager:
             running.election.adjust(config.beside)
         running.config = self._wanted = config
 
-    async def _start(self, config: ClusterConfig) -> None:
-        assert self._tasks is not None, "bind() comes first"
+    async def _rehearsed(self, election: object) -> bool:
+        """Whether the files of an edited section load; a half-written certificate must not end what runs (13.23).
+
+        One that has no files, or could not be made at all, goes on to its start.
+        """
+        if not isinstance(election, Rehearsable):
+            return True
+        try:
+            with anyio.fail_after(REHEARSAL_DEADLINE):
+                await election.rehearse()
+        except Exception as error:  # noqa: BLE001 - a plugin's; whatever it is, the election of before is the better one
+            why = f"the edited cluster section is not in force, the one before is: {str(error) or type(error).__name__}"
+            if why != self._postponed:
+                self._log.warning("cluster: %s (it is tried again each minute)", why)
+            self._postponed = why
+            return False
+        return True
+
+    def _made(self, config: ClusterConfig) -> Election | StartFailed:
         context = ElectionContext(
             backend=config.backend.name,
             node_name=config.node_name,
@@ -193,9 +233,16 @@ class ClusterManager:
             memory=self._memories.setdefault(config.backend.name, {}),
         )
         try:
-            election = self._make(config, context, self._host)
-        except Exception as error:
-            raise StartFailed(str(error) or type(error).__name__) from error
+            return self._make(config, context, self._host)
+        except Exception as error:  # noqa: BLE001 - a plugin's factory; told when it is its turn to start
+            failed = StartFailed(str(error) or type(error).__name__)
+            failed.__cause__ = error
+            return failed
+
+    async def _start(self, config: ClusterConfig, election: Election | StartFailed) -> None:
+        assert self._tasks is not None, "bind() comes first"
+        if isinstance(election, StartFailed):
+            raise election
         running = self._starting = _Running(config, election, anyio.CancelScope(), anyio.Event())
         with anyio.move_on_after(START_DEADLINE):
             try:

@@ -257,8 +257,8 @@ class Daemon:
 
     @property
     def node(self) -> str:
-        """This node's name, by the configuration in force."""
-        cluster = self._config.cluster
+        """This node's name, by the cluster section in force."""
+        cluster = self.cluster.wanted or self._config.cluster
         return cluster.node_name if cluster is not None else self._parts.hostname
 
     # -- the tree -----------------------------------------------------------------------------------------------------
@@ -423,11 +423,7 @@ class Daemon:
         for finding in result.findings:
             if finding.severity is Severity.ADVISORY:
                 self._log.warning("%s: %s", finding.file, finding.message)
-        if not self.cluster.keeps(config.cluster):
-            await self.claims.stop()
-            await self.guard.let_go()
-        await self.cluster.reconcile(config.cluster)
-        self.launcher.node = self.node
+        await self._reconcile_cluster(config)
         self.scheduler.load(config.jobs)
         self.claims.load()
         self.reports.configure(config.sections.get("notify"))
@@ -448,8 +444,21 @@ class Daemon:
 
     async def _housekeeping(self) -> None:
         """What did not start is tried again, once a minute."""
-        await self.cluster.reconcile(self._config.cluster)
+        before = self.cluster.postponed
+        await self._reconcile_cluster(self._config)
         await self.services.reconcile(self._config.settings)
+        if before is not None and self.cluster.postponed is None:
+            self._say_reloaded()
+
+    async def _reconcile_cluster(self, config: Config) -> None:
+        await self.cluster.reconcile(config.cluster, self._let_go)
+        self.launcher.node = self.node
+        self.reloader.postpone(self.cluster.postponed)
+
+    async def _let_go(self) -> None:
+        """An election is about to be stopped: nothing is claimed under it any more, and no run may outlive it."""
+        await self.claims.stop()
+        await self.guard.let_go()
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

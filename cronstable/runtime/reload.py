@@ -42,6 +42,20 @@ class Reloader:
         self._sleep = anyio.CancelScope()
         at = clock.now().wall
         self.health = ReloadHealth(ok=True, at=at, last_success=at)
+        self._in_force_before = at
+        self._postponed: ReloadHealth | None = None
+
+    def postpone(self, why: str | None) -> None:
+        """A part of what was read last is not in force, and why; None: by now all of it is.
+
+        A look that failed meanwhile is the later news, and stays.
+        """
+        if why is not None and (self.health.ok or self.health is self._postponed):
+            self._postponed = ReloadHealth(ok=False, at=self.health.at, last_success=self._in_force_before, error=why)
+            self.health = self._postponed
+        elif why is None and self.health is self._postponed:
+            wall = self._clock.now().wall
+            self.health = ReloadHealth(ok=True, at=wall, last_success=wall)
 
     def force(self) -> None:
         """Read again now, changed or not (SIGHUP); repeated each minute until a read succeeds."""
@@ -93,6 +107,7 @@ class Reloader:
         # What is watched may have grown: the next look compares like with like.
         self._seen = await self._signature()
         wall = self._clock.now().wall
+        self._in_force_before = self.health.last_success
         self.health = ReloadHealth(ok=True, at=wall, last_success=wall)
         return result
 

@@ -380,6 +380,35 @@ def test_a_mesh_beside_a_lease_shows_the_fleet_and_its_edit_keeps_the_leader(
     assert "leadership lost" not in leader.log.read_text()
 
 
+def test_an_edit_that_meets_a_half_written_certificate_ends_no_election_and_counts_when_it_is_whole(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait
+) -> None:
+    mesh = make_mesh()
+    fleet = make_fleet(backend_of=mesh.cluster_of)
+    fleet.start()
+    settle(fleet, waiting)
+    leader = fleet.nodes[0]
+    certificate = mesh.papers.directory / f"{leader.name}-cert.pem"
+
+    def reload() -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{leader.port}/summary", timeout=30) as answer:
+            return json.load(answer)["reload"]
+
+    whole = certificate.read_bytes()
+    certificate.write_bytes(whole[: len(whole) // 2])
+    config = leader.config.read_text()
+    leader.config.write_text(config.replace(f"interval: {INTERVAL:g}\n", f"interval: {SLOW:g}\n"))
+    leader.send(signal.SIGHUP)
+    waiting(lambda: not reload()["ok"], 60, "the edit to be refused")
+    assert certificate.name in reload()["error"]
+    assert leader.cluster()["is_leader"]
+    assert "leadership lost" not in leader.log.read_text()
+    certificate.write_bytes(whole)
+    leader.send(signal.SIGHUP)
+    waiting(lambda: reload()["ok"], 60, "the edit to count")
+    settle(fleet, waiting)
+
+
 EVERY_THREE = (
     "  - name: three\n"
     "    command: 'echo \"$NODE $CRONSTABLE_SCHEDULED_AT $(date +%s.%N)\" >> STAMPS'\n"

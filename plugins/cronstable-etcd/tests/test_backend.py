@@ -401,6 +401,8 @@ def test_certificates_that_do_not_load_refuse_the_start_with_the_name_of_the_fil
         a = Running(node, model(), "a", endpoints=["https://member-1:2379"], tls={"ca": str(path)})
         with pytest.raises(PluginError, match=r"absent\.pem cannot be read"), anyio.fail_after(60):
             await a.election.run(a.host, task_status=anyio.TASK_STATUS_IGNORED)
+        with pytest.raises(PluginError, match=r"absent\.pem cannot be read"):
+            await a.election.rehearse()
         assert a.line.calls == []
 
     virtually(story)

@@ -141,6 +141,9 @@ class Wire:
         self._responder: Responder | None = None
         self.rotations = 0
 
+    async def rehearse(self) -> None:
+        """There is nothing to load."""
+
     async def open(self, responder: Responder) -> None:
         self._responder = self._network.open[self._host.name] = responder
 

@@ -73,6 +73,8 @@ class Nowhere:
 
     responder: Any = None
 
+    async def rehearse(self) -> None: ...
+
     async def open(self, responder: Any) -> None:
         self.responder = responder
 

@@ -15,22 +15,24 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import anyio
 import anyio.lowlevel
 import pytest
 import trustme
 from cronstable_gossip import listener
+from cronstable_gossip.backend import GossipElection
 from cronstable_gossip.certificates import expiries, load
 from cronstable_gossip.decisions import MOST_DECISIONS
 from cronstable_gossip.lines import HungUp
 from cronstable_gossip.listener import MOST_HANDSHAKES
 from cronstable_gossip.network import Bounds, TlsNetwork
 from cronstable_gossip.payload import MOST_BYTES, BadReport
-from cronstable_gossip.settings import Address, TlsFiles
+from cronstable_gossip.settings import Address, Settings, TlsFiles
 from cronstable_gossip.wire import Caller, NotTold, Reply, Untrusted
 
-from cronstable.api import Instant
+from cronstable.api import ElectionContext, Instant, Rehearsable
 from cronstable.testing.host import FakeHost
 
 pytestmark = pytest.mark.anyio
@@ -849,6 +851,23 @@ async def test_certificates_that_no_socket_is_left_for_are_said_once_and_used_wh
     finally:
         await asks.close()
         await answers.close()
+
+
+async def test_a_rehearsal_of_half_written_files_names_them_and_opens_no_port(pki: Pki) -> None:
+    tls, port = pki.files("a"), pki.port()
+    good = Path(tls.cert).read_bytes()
+    Path(tls.cert).write_bytes(good[: len(good) // 2])
+    context = ElectionContext("gossip", "a", None, MappingProxyType({}), lambda: "v1:0")
+    section = Settings(Address("127.0.0.1", port), tls, (), interval=1.0)
+    host = FakeHost(RealClock(), "a")
+    election = GossipElection(context, host, section, lambda _: network(port, tls, host=host))
+    assert isinstance(election, Rehearsable)
+    with pytest.raises(OSError, match=r"cluster\.tls\.cert .*a/cert\.pem"):
+        await election.rehearse()
+    Path(tls.cert).write_bytes(good)
+    await election.rehearse()
+    with pytest.raises(OSError, match="attempts failed"):
+        await anyio.connect_tcp("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("what", ["ca", "cert", "key"])

@@ -400,6 +400,25 @@ def test_a_missing_library_fails_the_start(account: Path, tmp_path: Path, monkey
     story(main)
 
 
+def test_a_rehearsal_names_credentials_that_do_not_load(account: Path, tmp_path: Path) -> None:
+    async def main() -> None:
+        node = host()
+        for user, said in (
+            ({"client-certificate-data": "eA==", "client-key-data": "eA=="}, "cannot be used"),
+            ({}, ""),
+        ):
+            settings = {"kubeconfig": configured(tmp_path, {}, user), "clientLibrary": "http"}
+            parsed, around = parse(settings), Surroundings({}, str(account))
+            election = KubernetesElection(node.context("kubernetes", parsed), node, parsed, around)
+            if said:
+                with pytest.raises(PluginError, match=said):
+                    await election.rehearse()
+            else:
+                await election.rehearse()
+
+    story(main)
+
+
 def test_an_apiserver_that_is_not_verified_is_worth_a_warning(
     account: Path, tmp_path: Path, server: Any, line: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -267,6 +267,95 @@ def test_a_changed_section_releases_first_and_counts_what_was_lost() -> None:
     assert (bench.manager.leader_transitions, bench.manager.quorum_transitions) == (2, 3)
 
 
+class RehearsedElection(FakeElection):
+    """One whose certificates may not load; ``takes`` seconds to say so."""
+
+    def __init__(self, *, refuses: Exception | None = None, takes: float = 0.0) -> None:
+        super().__init__()
+        self.refuses = refuses
+        self.takes = takes
+
+    async def rehearse(self) -> None:
+        await anyio.sleep(self.takes)
+        if self.refuses is not None:
+            raise self.refuses
+
+
+@pytest.mark.parametrize(
+    ("new", "why"),
+    [
+        (RehearsedElection(refuses=OSError("node.pem does not load")), "node.pem does not load"),
+        (RehearsedElection(refuses=ZeroDivisionError()), "ZeroDivisionError"),
+        (RehearsedElection(takes=1e9), "TimeoutError"),
+    ],
+    ids=["refuses", "a bug", "hangs"],
+)
+def test_an_edit_whose_certificates_do_not_load_leaves_in_force_what_is_until_they_do(
+    new: RehearsedElection, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    edited = replace(CONFIG, node_name="node-b", elect_leader=False)
+    asked: list[str] = []
+
+    async def before_stop() -> None:
+        asked.append("before the stop")
+
+    async def body(bench: Bench) -> None:
+        old, good = FakeElection(leader=True), RehearsedElection()
+        bench.queue = [old, new, new, good]
+        manager = bench.manager
+        await manager.reconcile(CONFIG)
+        for _ in range(2):
+            await manager.reconcile(edited, before_stop)
+            view = manager.view()
+            assert view is not None
+            assert view.is_leader
+            assert (old.released, manager.elects, manager.wanted, manager.error) == (False, True, CONFIG, None)
+            assert why in (manager.postponed or "")
+        assert asked == []
+        await manager.reconcile(edited, before_stop)
+        assert (old.released, manager.elects, manager.wanted, manager.postponed) == (True, False, edited, None)
+
+    bench = scenario(body)
+    assert asked == ["before the stop"]
+    assert len(bench.made) == 4
+    assert sum(why in record.message for record in caplog.records) == 1, "once, not each minute"
+
+
+def test_an_edit_that_is_taken_back_is_not_tried_again() -> None:
+    async def body(bench: Bench) -> None:
+        bench.queue = [FakeElection(), RehearsedElection(refuses=OSError("does not load"))]
+        await bench.manager.reconcile(CONFIG)
+        await bench.manager.reconcile(replace(CONFIG, node_name="node-b"))
+        await bench.manager.reconcile(CONFIG)
+        assert bench.manager.postponed is None
+
+    scenario(body)
+
+
+def test_a_section_that_is_removed_is_not_rehearsed_and_one_that_cannot_be_made_ends_the_election() -> None:
+    class Unmakeable(Bench):
+        def _make(self, config: ClusterConfig, context: ElectionContext, host: Host) -> Election:
+            if not self.queue:
+                raise ValueError("no such mount")
+            return super()._make(config, context, host)
+
+    async def run() -> None:
+        bench = Unmakeable()
+        async with anyio.create_task_group() as tasks:
+            bench.manager.bind(tasks)
+            for edited in (None, replace(CONFIG, node_name="node-b")):
+                old = RehearsedElection(refuses=OSError("does not load"))
+                bench.queue = [old]
+                await bench.manager.reconcile(CONFIG)
+                await bench.manager.reconcile(edited)
+                assert old.released
+                assert bench.manager.wanted == edited
+            assert bench.manager.error == "no such mount"
+            tasks.cancel_scope.cancel()
+
+    run_virtual(run)
+
+
 def test_a_backend_remembers_what_it_noted_before_a_reload() -> None:
     async def body(bench: Bench) -> None:
         bench.queue = [FakeElection(), FakeElection()]

@@ -106,6 +106,44 @@ def test_a_bad_edit_keeps_the_old_set_is_loud_and_a_mended_one_counts(
     assert "minute 61 is out of range" in caplog.text
 
 
+def test_what_was_read_and_is_not_all_in_force_is_a_reload_that_failed_until_it_is(config: Path) -> None:
+    async def body(bench: Bench) -> None:
+        reloader = bench.reloader
+        config.write_text("two")
+        assert await reloader.next_look() is not None
+        read = reloader.health.at
+        for why in ("the key does not load", "the certificate does not load"):
+            reloader.postpone(why)
+            assert (reloader.health.ok, reloader.health.at, reloader.health.last_success, reloader.health.error) == (
+                False,
+                read,
+                MINUTE_START,
+                why,
+            )
+        assert await reloader.next_look() is None
+        reloader.postpone(None)
+        now = bench.clock.now().wall
+        assert (reloader.health.ok, reloader.health.at, reloader.health.last_success) == (True, now, now)
+        assert now > read
+        reloader.postpone(None)
+        assert reloader.health.at == now
+
+    scenario(body, config)
+
+
+def test_a_look_that_fails_is_not_mended_by_what_was_read_before_it(config: Path) -> None:
+    async def body(bench: Bench) -> None:
+        bench.reloader.postpone("the key does not load")
+        config.write_text("bad")
+        assert await bench.reloader.next_look() is None
+        failed = bench.reloader.health
+        for why in ("the key does not load", None):
+            bench.reloader.postpone(why)
+            assert bench.reloader.health is failed
+
+    scenario(body, config)
+
+
 def test_a_bad_edit_is_not_read_every_minute_while_it_stays_as_it_is(config: Path) -> None:
     async def body(bench: Bench) -> None:
         config.write_text("bad")

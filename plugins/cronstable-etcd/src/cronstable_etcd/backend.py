@@ -86,6 +86,10 @@ class EtcdElection:
         """See ``Hasty.hurry``."""
         self._lease.hurry()
 
+    async def rehearse(self) -> None:
+        """See ``Rehearsable.rehearse``: the certificates."""
+        await self._tls.load()
+
     @property
     def claims(self) -> Claims | None:
         """See ``Claimant.claims``."""

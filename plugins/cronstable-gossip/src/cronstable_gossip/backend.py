@@ -45,7 +45,7 @@ def make(context: ElectionContext, host: Host) -> GossipElection:
 
 
 class GossipElection:
-    """Implements ``Election``, ``Observable``, ``Refreshable`` and ``RebootLedger``.
+    """Implements ``Election``, ``Observable``, ``Refreshable``, ``Rehearsable`` and ``RebootLedger``.
 
     Each peer is polled on its own timer, start to start. Evidence is stamped when its question is sent.
     """
@@ -111,6 +111,10 @@ class GossipElection:
         if self._running and self._node.beat(now):
             self._doubt()
         return self._node.view(now) if self._running else self._node.idle_view()
+
+    async def rehearse(self) -> None:
+        """Whether the certificates load."""
+        await self._transport.rehearse()
 
     async def run(self, host: Host, *, task_status: Started) -> None:
         """Answer and ask until cancelled. One whole round comes first, so that the first view is real."""

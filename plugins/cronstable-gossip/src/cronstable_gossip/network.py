@@ -91,6 +91,10 @@ class TlsNetwork:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
+    async def rehearse(self) -> None:
+        """Load the certificates, and nothing else. Raises ``OSError``."""
+        await self._load()
+
     async def open(self, responder: Responder) -> None:
         """Load the certificates and listen. Raises ``OSError``."""
         # asyncio gives each TLS connection a buffer of 256 KiB, and takes as much again for each read. A node holds two

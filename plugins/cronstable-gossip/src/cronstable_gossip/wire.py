@@ -58,6 +58,10 @@ class Responder(Protocol):
 class Transport(Protocol):
     """A node's way to its peers, and theirs to it."""
 
+    async def rehearse(self) -> None:
+        """Load the certificates, and nothing else. Raises ``OSError`` when they do not load."""
+        ...
+
     async def open(self, responder: Responder) -> None:
         """Begin to answer. Raises ``OSError`` when that is impossible."""
         ...

@@ -103,6 +103,10 @@ class KubernetesElection:
         """See ``Hasty.hurry``."""
         self._lease.hurry()
 
+    async def rehearse(self) -> None:
+        """See ``Rehearsable.rehearse``: the credentials."""
+        await self._connect()
+
     @property
     def claims(self) -> Claims | None:
         """See ``Claimant.claims``."""
