@@ -60,6 +60,7 @@ class Daemon:
     process: subprocess.Popen[str]
     path: Path
     log: list[str] = field(default_factory=list)
+    reading: threading.Thread | None = None
 
     @property
     def text(self) -> str:
@@ -76,7 +77,10 @@ class Daemon:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
+        code = self.process.wait(PATIENCE)
+        if self.reading is not None:
+            self.reading.join(PATIENCE)
+        return code
 
 
 @pytest.fixture
@@ -104,6 +108,7 @@ def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
 
         thread = threading.Thread(target=read, daemon=True)
         thread.start()
+        made.reading = thread
         started.append((made, thread))
         return made
 

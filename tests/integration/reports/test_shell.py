@@ -45,7 +45,8 @@ def test_a_command_that_hangs_is_ended_with_its_children_and_delays_nobody(
     daemon: StartDaemon, case: Case, tmp_path: Path, wait_until: Wait, name: str
 ) -> None:
     wanted = case(name)
-    shell = wanted["input"]["report"]["shell"]
+    # On a busy machine its children need a while to be there before they are ended.
+    shell = {**wanted["input"]["report"]["shell"], "timeout": 5}
     pids, ticks = tmp_path / "pids", tmp_path / "ticks"
     # The group of the command, whatever it starts.
     command = f"echo $$ > {pids}; {shell['command']}"
