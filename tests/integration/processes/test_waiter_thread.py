@@ -21,6 +21,8 @@ from cronstable.runtime.spawn import PosixSpawner, SpawnSpec
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
 KEY = RunKey("run", "job", 60)
+OURS = f"990.{os.getpid():07d}"
+"""With a digit more, how long a sleep of these tests takes that no other process of this machine has."""
 
 
 def refuse(_: int) -> int:
@@ -48,11 +50,11 @@ async def test_the_exit_code_is_the_same(
 async def test_a_timeout_kills_the_group(
     tools: RunTools, job_of: Callable[..., Job], threaded: PosixSpawner, running: Callable[[str], list[int]]
 ) -> None:
-    job = job_of("sleep 994.0625; true", execution_timeout=0.2)
+    job = job_of(f"sleep {OURS}4; true", execution_timeout=0.2)
     with anyio.fail_after(10):
         record = await run_job(RunRequest(KEY, job), replace(tools, spawner=threaded))
     assert record.exit_code == -100
-    assert running("994.0625") == []
+    assert running(f"{OURS}4") == []
 
 
 async def test_without_waitid_the_thread_collects_the_child(
@@ -70,7 +72,7 @@ async def test_without_proc_the_group_is_found_through_the_process_table(
     monkeypatch: pytest.MonkeyPatch, threaded: PosixSpawner, tools: RunTools, job_of: Callable[..., Job]
 ) -> None:
     monkeypatch.setattr(spawn, "HAS_PROC", False)
-    job = job_of("trap 'sleep 0.2; exit' TERM; sleep 993.0625 & wait", execution_timeout=0.2)
+    job = job_of(f"trap 'sleep 0.2; exit' TERM; sleep {OURS}3 & wait", execution_timeout=0.2)
     with anyio.fail_after(10):
         record = await run_job(RunRequest(KEY, job), replace(tools, spawner=threaded))
     assert record.exit_code == -100
