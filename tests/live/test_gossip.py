@@ -409,6 +409,79 @@ def test_an_edit_that_meets_a_half_written_certificate_ends_no_election_and_coun
     settle(fleet, waiting)
 
 
+def asked_for_all(node: Any) -> dict[str, Any]:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{node.port}/jobs/tick/decisions?fleet=true&limit=50", timeout=5
+    ) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def one_tells_for_all(fleet: Any, channel: str, waiting: Wait) -> None:
+    """Whoever is asked says what each node decided about one time; one that is killed is named, and costs no more."""
+    waiting(lambda: len(fleet.occurrences()) >= 3, 60, "three occurrences")
+    name, due, _ = fleet.occurrences()[-1]
+    wanted = {node.name: "run" if node.name == name else "skip" for node in fleet.nodes}
+
+    def told(node: Any) -> dict[str, str]:
+        rows = asked_for_all(node)["decisions"]
+        at = datetime.fromisoformat(due)
+        return {row["node"]: row["verdict"] for row in rows if datetime.fromisoformat(row["scheduled_at"]) == at}
+
+    waiting(lambda: [told(node) for node in fleet.nodes] == [wanted] * len(fleet.nodes), 30, "each to tell for all")
+    first, *_, last = [node for node in fleet.nodes if node.name != name]
+    command = [sys.executable, "-m", "cronstable", "why", "tick", due, "--url", f"http://127.0.0.1:{first.port}"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ))
+    lines = said.stdout.splitlines()
+    assert (said.returncode, said.stderr, lines[0]) == (0, "", f"tick, due {due}")
+    assert f"  ran on {name}: this node leads (leader)" in lines
+    assert {f"  skipped on {node}: another node leads (not-leader)" for node in wanted if node != name} <= set(lines)
+    last.send(signal.SIGKILL)
+    last.wait(10)
+    found = asked_for_all(first)
+    assert found["channel"] == channel
+    assert {node["node"]: node["answered"] for node in found["nodes"]} == {
+        node.name: node is not last for node in fleet.nodes
+    }
+    (problem,) = [node["problem"] for node in found["nodes"] if not node["answered"]]
+    assert problem
+    assert {row["node"] for row in found["decisions"]} == {node.name for node in fleet.nodes if node is not last}
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ))
+    assert [line for line in said.stdout.splitlines() if line.startswith(f"no answer from {last.name}: ")]
+
+
+def test_one_gossip_node_tells_why_for_all_and_names_who_was_killed(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait
+) -> None:
+    fleet = make_fleet(3, backend_of=make_mesh(3).cluster_of)
+    fleet.start()
+    settle(fleet, waiting)
+    one_tells_for_all(fleet, "gossip", waiting)
+
+
+def test_beside_a_lease_one_node_of_the_mesh_tells_why_for_all_and_without_it_for_itself(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait, tmp_path: Path
+) -> None:
+    mesh = make_mesh(3)
+
+    def backend_of(i: int) -> str:
+        keys = mesh.cluster_of(i).replace("  electLeader: true\n", "").replace("\n  ", "\n    ")
+        lease = f"  backend: filesystem\n  filesystem:\n    path: {tmp_path / 'shared'}\n    ttl: 5\n"
+        return f"{lease}  observability:\n  {keys}"
+
+    fleet = make_fleet(3, backend_of=backend_of)
+    fleet.start()
+    fleet.wait_until_whole()
+    one_tells_for_all(fleet, "observability", waiting)
+    alone = next(node for node in fleet.nodes if node.alive)
+    config = alone.config.read_text()
+    alone.config.write_text(config[: config.index("  observability:")] + config[config.index("jobs:") :])
+    alone.send(signal.SIGHUP)
+    waiting(lambda: asked_for_all(alone)["channel"] == "none", 60, "the mesh to be gone")
+    found = asked_for_all(alone)
+    assert [node["node"] for node in found["nodes"]] == [alone.name] == [*{row["node"] for row in found["decisions"]}]
+
+
 EVERY_THREE = (
     "  - name: three\n"
     "    command: 'echo \"$NODE $CRONSTABLE_SCHEDULED_AT $(date +%s.%N)\" >> STAMPS'\n"

@@ -12,6 +12,12 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.integration
+STAMP = (
+    "  - name: tick\n"
+    "    command: 'echo \"$NODE $CRONSTABLE_SCHEDULED_AT $(date +%s.%N)\" >> STAMPS'\n"
+    '    schedule: "* * * * * * *"\n'
+    "    clusterPolicy: Leader\n"
+)
 
 Wait = Callable[[Callable[[], object], float, str], None]
 
@@ -30,7 +36,8 @@ def why(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_leader_says_that_it_ran_and_the_follower_why_it_did_not(
     make_fleet: Callable[..., Any], waiting: Wait
 ) -> None:
-    fleet = make_fleet(2)
+    yearly = '  - {name: yearly, command: "true", schedule: "0 0 1 1 *", clusterPolicy: Leader}\n'
+    fleet = make_fleet(2, jobs=STAMP + yearly)
     fleet.start()
     fleet.wait_until_whole()
     waiting(lambda: len(fleet.occurrences()) >= 3, 30, "three occurrences")
@@ -48,12 +55,20 @@ def test_the_leader_says_that_it_ran_and_the_follower_why_it_did_not(
     skipped = why("tick", scheduled_at, "--url", f"http://127.0.0.1:{follower.port}")
     assert (skipped.returncode, skipped.stderr) == (0, "")
     assert f"  skipped on {follower.name}: another node leads (not-leader)" in skipped.stdout.splitlines()
-    assert f"  ask {leader.name} what it did" in skipped.stdout.splitlines()
+    assert f"    ask {leader.name} what it did" in skipped.stdout.splitlines()
 
     told = why("tick", scheduled_at, "-c", str(leader.config), "--json")
     (row,) = json.loads(told.stdout)["decisions"]
     assert row["verdict"] == "run"
     assert [(run["outcome"], run["run_id"]) for run in row["runs"]] == [("success", row["run_id"])]
+
+    never = why("yearly", "2001-01-02T00:00:00Z", "-c", str(leader.config))
+    assert (never.returncode, never.stderr) == (0, "")
+    assert never.stdout.splitlines()[1:4] == [
+        "  was not due, by the schedule it has now: 0 0 1 1 * (at 00:00 on day 1 of the month in January)",
+        "  that is 2001-01-02T00:00:00+00:00 in its time zone, UTC",
+        "  does not match: day of the month or week",
+    ]
 
     nothing = why("tick", "2001-01-01T00:00:00Z", "-c", str(leader.config))
     assert (nothing.returncode, nothing.stdout) == (1, "")

@@ -71,6 +71,8 @@ class Served:
     job: dict[str, Any] = field(default_factory=lambda: {"enabled": True, "timezone": "UTC", "scheduled_in": 60.0})
     decisions: list[dict[str, Any]] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    schedule: dict[str, Any] | None = None
     refusal: tuple[int, bytes] | None = None
     asked: list[str] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
@@ -78,8 +80,17 @@ class Served:
     def answer(self, path: str) -> tuple[int, bytes]:
         if self.refusal is not None:
             return self.refusal
-        for ending, body in (("/decisions", {"decisions": self.decisions}), ("/runs", {"runs": self.runs})):
-            if path.partition("?")[0].endswith(ending):
+        asked, _, query = path.partition("?")
+        fleet = {"channel": "gossip", "nodes": self.nodes} if self.nodes and "fleet=true" in query else {}
+        if asked.endswith("/schedule/why") and self.schedule is None:
+            return 404, b'{"error": "there is nothing here"}'
+        limit = int(dict(part.split("=") for part in query.split("&") if part).get("limit", 10**9))
+        for ending, body in (
+            ("/decisions", {"decisions": self.decisions, **fleet}),
+            ("/runs", {"runs": self.runs[:limit]}),
+            ("/schedule/why", self.schedule),
+        ):
+            if asked.endswith(ending):
                 return 200, json.dumps(body).encode()
         return 200, json.dumps(self.job).encode()
 
@@ -153,9 +164,9 @@ def test_a_skip_is_told_with_its_reason_its_facts_and_whom_to_ask(served: Served
     assert result.stdout.splitlines() == [
         "backup, due 2026-01-01T02:30:00Z",
         "  skipped on node-a: another node leads (not-leader)",
-        "  leader: node-b, expiry: 2026-01-01T00:00:00Z, quorate: yes",
-        "  decided 2026-01-01T02:30:00Z",
-        "  ask node-b what it did",
+        "    leader: node-b, expiry: 2026-01-01T00:00:00Z, quorate: yes",
+        "    decided 2026-01-01T02:30:00Z",
+        "    ask node-b what it did",
     ]
 
 
@@ -166,8 +177,8 @@ def test_a_run_is_told_with_what_came_out_of_it(served: Served) -> None:
     assert result.stdout.splitlines() == [
         "backup, due 2026-01-01T02:30:00Z",
         "  ran on node-a: this node leads (leader)",
-        "  run r1: failure in 1.5 s: exit code 3",
-        "  decided 2026-01-01T02:30:00Z",
+        "    run r1: failure in 1.5 s: exit code 3",
+        "    decided 2026-01-01T02:30:00Z",
     ]
 
 
@@ -181,9 +192,9 @@ def test_the_retries_of_a_run_are_told_with_it(served: Served) -> None:
         ended("r1", "failure", "exit code 3", at=due),
     ]
     result = why("backup", "02:30", "--url", served.url)
-    assert [line for line in result.stdout.splitlines() if line.startswith("  run")] == [
-        "  run r1: failure in 1.5 s: exit code 3",
-        "  run r2 (attempt 1): success in 1.5 s",
+    assert [line for line in result.stdout.splitlines() if line.startswith("    run")] == [
+        "    run r1: failure in 1.5 s: exit code 3",
+        "    run r2 (attempt 1): success in 1.5 s",
     ]
 
 
@@ -191,8 +202,8 @@ def test_a_run_that_is_not_over_and_one_that_waits_are_told(served: Served) -> N
     served.decisions = [decision("2026-01-01T02:30:00+00:00", "defer", "queued", "r2", behind="r1")]
     result = why("backup", "--url", served.url)
     assert "  waits on node-a: an earlier run still lives, and this one waits for it to end (queued)" in result.stdout
-    assert "  run r2: it lives, or is older than the node's history" in result.stdout
-    assert "  behind: r1" in result.stdout
+    assert "    run r2: it lives, or is older than the node's history" in result.stdout
+    assert "    behind: r1" in result.stdout
 
 
 def test_without_a_time_the_newest_decision_is_shown(served: Served) -> None:
@@ -425,3 +436,152 @@ def test_the_command_line_knows_it(capsys: pytest.CaptureFixture[str], served: S
     served.decisions = [decision("2026-01-01T02:30:00+00:00", "run", "leader")]
     assert run_cli(["why", "backup", "2026-01-01T02:30:00Z", "--url", served.url]) == 0
     assert "ran on node-a" in capsys.readouterr().out
+
+
+# -- the whole fleet --------------------------------------------------------------------------------------------------
+
+
+def asked(name: str | None, problem: str | None = None, *, this: bool = False, host: str = "b:1") -> dict[str, Any]:
+    count = 0 if problem else 1
+    return {
+        "node": name,
+        "host": None if this else host,
+        "self": this,
+        "answered": problem is None,
+        "count": count,
+        "problem": problem,
+    }
+
+
+def test_what_each_node_decided_about_a_time_stands_together_and_who_is_silent_is_named(served: Served) -> None:
+    due = "2026-01-01T02:30:00+00:00"
+    served.nodes = [
+        asked("node-a", this=True),
+        asked("node-b"),
+        asked("node-c", "no answer in time"),
+        asked("node-d"),
+        asked(None, "not in contact", host="e:1"),
+    ]
+    served.decisions = [
+        {**decision(due, "run", "leader", "r1"), "node": "node-b"},
+        decision(due, "skip", "not-leader", leader="node-b"),
+        decision("2026-01-01T02:00:00+00:00", "skip", "not-leader", leader="node-z"),
+        {**decision("2026-01-01T01:00:00+00:00", "skip", "not-leader"), "node": "node-d"},
+    ]
+    served.runs = [ended("r1", "success", at=due)]
+    for arguments in (("backup", "02:30"), ("backup",)):
+        assert why(*arguments, "--url", served.url).stdout.splitlines() == [
+            "backup, due 2026-01-01T02:30:00Z",
+            "  ran on node-b: this node leads (leader)",
+            "    run r1: ask node-b what came of it",
+            "    decided 2026-01-01T02:30:00Z",
+            "  skipped on node-a: another node leads (not-leader)",
+            "    run r1: success in 1.5 s",
+            "    leader: node-b",
+            "    decided 2026-01-01T02:30:00Z",
+            "  no decision of node-d (it tells 1, back to 2026-01-01T01:00:00Z)",
+            "no answer from node-c: no answer in time",
+            "no answer from e:1: not in contact",
+        ]
+    assert "    ask node-z what it did" in why("backup", "02:00", "--url", served.url).stdout.splitlines()
+    told = json.loads(why("backup", "02:30", "--url", served.url, "--json").stdout)
+    assert [(row["node"], len(row["runs"])) for row in told["decisions"]] == [("node-b", 0), ("node-a", 1)]
+    assert (told["channel"], told["nodes"]) == ("gossip", served.nodes)
+
+
+def test_what_is_not_remembered_counts_what_the_asked_node_remembers(served: Served) -> None:
+    served.nodes = [asked("node-a", this=True), asked("node-b")]
+    served.decisions = [{**decision("2026-01-01T02:30:00+00:00", "run", "leader"), "node": "node-b"}]
+    assert "(it remembers none)" in why("backup", "02:00", "--url", served.url).stderr
+
+
+def test_as_many_runs_are_asked_for_as_are_needed(served: Served) -> None:
+    times = [f"2026-01-01T{11 - n // 60:02}:{59 - n % 60:02}:00+00:00" for n in range(300)]
+    served.decisions = [decision(at, "run", "leader", f"r{n}") for n, at in enumerate(times)]
+    served.runs = [ended(f"r{n}", "success", at=at) for n, at in enumerate(times)]
+    assert "    run r7: success in 1.5 s" in why("backup", "11:52", "--url", served.url).stdout.splitlines()
+    assert [path for path in served.asked if "/runs" in path] == ["/jobs/backup/runs?limit=100"]
+    assert "    run r299: success in 1.5 s" in why("backup", "07:00", "--url", served.url).stdout.splitlines()
+    assert served.asked[-1] == "/jobs/backup/runs?limit=10000"
+
+
+# -- a time that was not due ------------------------------------------------------------------------------------------
+
+
+def scheduled(**changes: Any) -> dict[str, Any]:
+    return {
+        "job": "backup",
+        "schedule": "30 2 * * 1",
+        "words": "at 02:30 on Mondays",
+        "timezone": "UTC",
+        "at": "2026-01-01T02:00:00+00:00",
+        "local": "2026-01-01T02:00:00+00:00",
+        "fires": False,
+        "mark": "none",
+        "columns": {"second": True, "minute": False, "hour": True, "day": False, "month": True, "year": True},
+        "previous": {"at": "2025-12-29T02:30:00+00:00", "local": "2025-12-29T02:30:00+00:00", "mark": "none"},
+        "next": None,
+        **changes,
+    }
+
+
+def test_a_time_that_was_not_due_is_said_with_what_does_not_match_and_what_is_around_it(served: Served) -> None:
+    served.schedule = scheduled()
+    result = why("a&b", "02:00", "--url", served.url)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "a&b, 2026-01-01T02:00:00Z",
+        "  was not due, by the schedule it has now: 30 2 * * 1 (at 02:30 on Mondays)",
+        "  that is 2026-01-01T02:00:00+00:00 in its time zone, UTC",
+        "  does not match: minute, day of the month or week",
+        "  due before: 2025-12-29T02:30:00Z (2025-12-29T02:30:00+00:00)",
+        "  due after: never",
+    ]
+    assert served.asked[-1] == "/schedule/why?job=a%26b&at=2026-01-01T02:00:00Z"
+    told = json.loads(why("a&b", "02:00", "--url", served.url, "--json").stdout)
+    assert told == {"job": "a&b", "decisions": [], "schedule": served.schedule}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fires": True},
+        {"next": {"at": "2026-01-01T02:00:30+00:00", "local": "x", "mark": "none"}},
+        {"fires": None},
+    ],
+    ids=["due", "due within the minute", "another API"],
+)
+def test_a_time_that_was_due_and_is_not_remembered_is_no_time_that_was_not_due(
+    served: Served, changes: dict[str, Any]
+) -> None:
+    served.schedule = scheduled(**changes)
+    result = why("backup", "02:00", "--url", served.url)
+    assert result.exit_code == 1
+    assert "remembers no decision about 'backup' at 2026-01-01T02:00:00Z" in result.stderr
+
+
+def test_the_schedule_is_not_asked_about_a_time_that_has_not_come(served: Served) -> None:
+    served.schedule = scheduled()
+    assert "that time has not come" in why("backup", "13:00", "--url", served.url).stderr
+
+
+def test_a_time_that_the_clocks_leave_out_is_said_to_be_one(served: Served) -> None:
+    moved = {"at": "2026-03-29T01:00:00+00:00", "local": "2026-03-29T03:00:00+02:00", "mark": "moved"}
+    served.job["timezone"] = "Europe/Berlin"
+    served.schedule = scheduled(next=moved, timezone="Europe/Berlin", columns={"minute": False}, fires=True)
+    served.decisions = [decision("2026-03-29T00:30:00+00:00", "run", "leader")]  # 01:30: not what is asked about
+    noon = 1_774_778_400
+    result = why("backup", "02:30", "--url", served.url, wall=noon)
+    assert result.stdout.splitlines()[:3] == [
+        "backup, 02:30",
+        "  was not due, by the schedule it has now: 30 2 * * 1 (at 02:30 on Mondays)",
+        "  clocks are set forward on that day and leave this time out",
+    ]
+    assert result.stdout.splitlines()[4:] == [
+        "  due after: 2026-03-29T01:00:00Z (2026-03-29T03:00:00+02:00, moved to the end of what clocks leave out)"
+    ]
+    served.schedule = scheduled()
+    with_offset = why("backup", "2026-03-29T02:30:00+01:00", "--url", served.url, wall=noon)
+    assert "  clocks are set forward on that day and leave this time out" in with_offset.stdout.splitlines()
+    elsewhere = why("backup", "2026-03-29T02:30:00Z", "--url", served.url, wall=noon)
+    assert "leave this time out" not in elsewhere.stdout

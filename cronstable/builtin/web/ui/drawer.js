@@ -115,7 +115,7 @@ export class Drawer {
     if (job !== this.#name) return;
     if (event === "started") this.#log?.started();
     if (event === "finished" && (this.#tab === "history" || this.#tab === "resources")) this.#fill();
-    if (this.#tab === "why") this.#fill();
+    if ((event === "decided" || event === "skipped") && this.#tab === "why") this.#fill();
   }
 
   #actions(job) {
@@ -242,9 +242,10 @@ export class Drawer {
   // -- why ------------------------------------------------------------------------------------------------------------
 
   async #why() {
-    const { decisions } = await this.#api.get(jobPath(this.#name, "/decisions?limit=50"));
-    if (!decisions.length) return h("p", { class: "empty" }, "This node has not decided about it yet.");
-    return h("ol", { class: "decisions" }, decisions.map((row) => this.#decision(row)));
+    const { decisions, nodes } = await this.#api.get(jobPath(this.#name, "/decisions?limit=50&fleet=true"));
+    const silent = nodes.filter((node) => !node.answered).map((node) => h("p", { class: "wrong" }, `No answer from ${node.node ?? node.host}: ${node.problem}`));
+    if (!decisions.length) return [...silent, h("p", { class: "empty" }, nodes.length > 1 ? "No node that answers has decided about it yet." : "This node has not decided about it yet.")];
+    return [...silent, h("ol", { class: "decisions" }, decisions.map((row) => this.#decision(row)))];
   }
 
   #decision(row) {
