@@ -69,6 +69,108 @@ def test_a_leader_that_is_cut_off_is_replaced_in_time_and_never_are_there_two(cl
     assert cluster(story).double == []
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_no_sequence_of_links_that_break_in_one_direction_has_two_leaders_among_four_or_fewer(
+    cluster: Play, seed: int
+) -> None:
+    draw = random.Random(seed)
+    names = "abcd"[: draw.choice([3, 4])]
+    ways = [(x, y) for x in names for y in names if x != y]
+
+    async def story(c: Any) -> None:
+        for _ in range(25):
+            for how in draw.sample(HOW, draw.choice([1, 1, 2])):
+                getattr(c.network, how).update(draw.sample(ways, draw.randrange(1, 5)))
+            await c.pause(draw.random() * 12)
+            if draw.random() < 0.7:
+                c.network.heal()
+                await c.pause(draw.random() * 5)
+        c.network.heal()
+        await leader(c, "a", within=10)
+
+    assert cluster(story, names).double == []
+
+
+HOW = ["errors", "silent", "untrusted"]
+"""It does not answer: there is no way to it, its answers do not come, or it has the certificate of another address."""
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("names", ["abc", "abcde"])
+def test_a_leader_that_can_ask_and_cannot_be_asked_is_replaced_in_time_and_lets_go_before(
+    cluster: Play, names: str, how: str
+) -> None:
+    async def story(c: Any) -> None:
+        for turn in range(5):
+            await leader(c, "a")
+            await c.pause(turn * 0.37)
+            getattr(c.network, how).update((name, "a") for name in names[1:])
+            begun = anyio.current_time()
+            late = c.members["a"].timeout if how == "silent" else 0.0
+            await until(lambda: not c.members["a"].leads, within=2.1 + late, what="a to let go by itself")
+            assert not c.members["a"].election.view().quorate
+            await leader(c, "b", within=begun + c.members["a"].bound + late + 0.5 - anyio.current_time())
+            await always(one_leader(c, "b"), during=3)
+            c.network.heal()
+            await leader(c, "a")
+
+    assert cluster(story, names).double == []
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_leader_that_only_one_of_five_still_hears_is_replaced_in_time(cluster: Play, how: str) -> None:
+    """What that one says of it does not make a majority."""
+
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        getattr(c.network, how).update((name, "a") for name in "bce")
+        late = c.members["a"].timeout if how == "silent" else 0.0
+        await leader(c, "b", within=c.members["a"].bound + late + 0.5)
+        await always(one_leader(c, "b"), during=5)
+        c.network.heal()
+        await leader(c, "a")
+
+    assert cluster(story, "abcde").double == []
+
+
+def test_a_leader_that_may_have_a_majority_without_us_is_waited_for_as_long_as_it_asks(cluster: Play) -> None:
+    """One member reaches both, which is too little for the other to be seen through it; but one of the two asks."""
+
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        links = {frozenset(pair) for pair in ("ad", "ae", "bc", "bd")}
+        broken = {(x, y) for x in "abcde" for y in "abcde" if x != y and frozenset((x, y)) not in links}
+        c.network.errors = broken - {("a", "b")}
+        await always(lambda: not c.members["b"].leads, during=30)
+        await leader(c, "a", within=0.1)
+        c.network.heal()
+        await leader(c, "a")
+
+    assert cluster(story, "abcde").double == []
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_an_owner_that_can_ask_and_cannot_be_asked_owns_nothing_soon_and_the_others_everything(
+    cluster: Play, how: str
+) -> None:
+    async def story(c: Any) -> None:
+        def owned(names: str) -> Callable[[], bool]:
+            views = {n: m.election.view() for n, m in c.members.items()}
+            return lambda: (
+                [n for n, view in views.items() if view.owners] == list(names)
+                and all(not view.owners or set(view.owners) == set(names) for view in views.values())
+            )
+
+        await until(lambda: owned("abc")(), within=4)
+        getattr(c.network, how).update({("b", "a"), ("c", "a")})
+        await until(lambda: owned("bc")(), within=4)
+        await always(lambda: owned("bc")(), during=5)
+        c.network.heal()
+        await until(lambda: owned("abc")(), within=4)
+
+    assert cluster(story, distribution="spread").double == []
+
+
 def test_nodes_that_come_and_go_never_lead_together(cluster: Play) -> None:
     async def story(c: Any) -> None:
         for turn in range(40):

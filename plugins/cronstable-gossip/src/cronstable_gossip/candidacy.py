@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from cronstable.api import PeerStatus, Seconds
-from cronstable_gossip.derive import claimants
+from cronstable.api import PeerStatus, Seconds, quorum_size
+from cronstable_gossip.derive import claimants, lists
 from cronstable_gossip.model import Claim, Me, Peer
 
 
@@ -79,20 +79,30 @@ def doubted(before: Candidacy, now: float) -> Candidacy:
     return before if before.claim is Claim.NONE else replace(before, claim=Claim.STANDING, asked=now)
 
 
-def silence(peers: Iterable[Peer], heard: Callable[[str], float | None], patience: Seconds) -> Mapping[str, float]:
+def silence(peers: Iterable[Peer], heard: Callable[[Peer], float | None], patience: Seconds) -> Mapping[str, float]:
     """Who may lead without our hearing of it, by name, and until when (boot seconds).
 
-    ``heard``: when the process of this instance id last asked us. From that request it can believe in us for
-    ``patience`` seconds (interval + connectTimeout). A peer at whose address nobody listens has ended.
+    ``heard``: when this peer last asked us something whose answer it may lead on. From that request it can believe in
+    us for ``patience`` seconds (interval + connectTimeout). A peer at whose address nobody listens has ended.
     """
     until: dict[str, float] = {}
     for peer in peers:
         if peer.may_lead and not peer.fresh and not peer.refused and peer.node_name is not None:
-            asked = heard(peer.instance_id) if peer.instance_id is not None else None
-            last = max((at for at in (asked, peer.evidence) if at is not None), default=None)
+            last = max((at for at in (heard(peer), peer.evidence) if at is not None), default=None)
             if last is not None:
                 until[peer.node_name] = max(last + patience, until.get(peer.node_name, last))
     return until
+
+
+def may_be_quorate(lost: Peer, peers: Iterable[Peer], size: int) -> bool:
+    """A peer that we have lost may have a majority without us, as far as we hear.
+
+    Those may count for it who say that they agree with it, and those whom we do not hear; not one whose port is closed.
+    """
+    others = [peer for peer in peers if peer is not lost and not peer.is_self]
+    known = sum(lists(peer.report, lost.instance_id) for peer in others if peer.report is not None)
+    unheard = sum(peer.report is None and not peer.refused for peer in others)
+    return 1 + known + unheard >= quorum_size(size)
 
 
 def others_wait(peers: Iterable[Peer], me: Me) -> bool:

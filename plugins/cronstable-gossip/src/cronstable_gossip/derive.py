@@ -71,17 +71,22 @@ def compatible(report: Report, me: Me, size: int) -> bool:
 
 
 def attests(report: Report, me: Me) -> bool:
-    """It lists this very process as agreeing; a build that lists nobody is believed."""
+    """It lists this very process as agreeing."""
+    return lists(report, me.instance_id)
+
+
+def lists(report: Report, instance_id: str | None) -> bool:
+    """It lists the process of this instance id as agreeing; a build that lists nobody is believed."""
     if report.members is None:
         return True
-    return any(member.instance_id == me.instance_id and member.agreed for member in report.members)
+    return any(member.instance_id == instance_id and member.agreed for member in report.members)
 
 
 def agreeing(peers: Iterable[Peer], me: Me, size: int) -> list[Peer]:
     """AGREE: peers that agree mutually, each node once."""
     found: dict[str, Peer] = {}
     for peer in peers:
-        if _agreed(peer, me, size) and peer.report is not None and attests(peer.report, me):
+        if agreed(peer, me, size) and peer.report is not None and attests(peer.report, me):
             found.setdefault(peer.instance_id or f"host:{peer.host}", peer)
     return list(found.values())
 
@@ -93,12 +98,14 @@ def members(peers: Iterable[Peer], me: Me) -> tuple[Member, ...]:
     lines = [Member(me.name, me.instance_id, True)]
     for peer in peers:
         if peer.fresh and not peer.is_self and peer.node_name is not None:
-            lines.append(Member(peer.node_name, peer.instance_id, _agreed(peer, me, size)))
+            lines.append(Member(peer.node_name, peer.instance_id, agreed(peer, me, size)))
     return tuple(lines)
 
 
-def _agreed(peer: Peer, me: Me, size: int) -> bool:
-    """The live job set counts, not the one of the last poll: a reload here is noticed at once."""
+def agreed(peer: Peer, me: Me, size: int) -> bool:
+    """We say that this peer agrees with us.
+
+    The live job set counts, not the one of the last poll: a reload here is noticed at once."""
     return (
         peer.status is PeerStatus.AGREED
         and peer.report is not None

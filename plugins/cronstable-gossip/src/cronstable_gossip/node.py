@@ -12,10 +12,11 @@ from typing import Final
 
 from cronstable.api import ClusterView, Json, PeerStatus, PeerView, Seconds
 from cronstable_gossip import payload
-from cronstable_gossip.candidacy import Candidacy, advance, doubted, hidden, silence
+from cronstable_gossip.candidacy import Candidacy, advance, doubted, hidden, may_be_quorate, silence
 from cronstable_gossip.derive import (
     MOST_CANDIDATES,
     Derived,
+    agreed,
     agreeing,
     attests,
     claimants,
@@ -62,6 +63,14 @@ class Timing:
         return min(self.interval, max(FASTEST, min(SLOWEST_FAST, self.interval / 10)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """When a process asked us last, and when it last got an answer that lists it as agreeing (boot seconds)."""
+
+    last: float
+    attested: float | None
+
+
 class Node:
     """The state of one process in the cluster. Not thread-safe; nothing here waits."""
 
@@ -82,7 +91,7 @@ class Node:
         self._valid_from = float("-inf")
         self._owners: frozenset[str] = frozenset()
         self._owners_since = now
-        self._callers: OrderedDict[str, float] = OrderedDict()
+        self._callers: OrderedDict[str, _Called] = OrderedDict()
         self._unsettled_since: list[float | None] = [None] * len(self.peers)
         self._at_issue: list[frozenset[str]] = [frozenset()] * len(self.peers)
         self._told: list[frozenset[str]] = [frozenset()] * len(self.peers)
@@ -160,12 +169,15 @@ class Node:
 
     def called(self, instance_id: str, now: float) -> bool:
         """A process asked us; True when it did so for the first time."""
-        first = instance_id not in self._callers
-        self._callers[instance_id] = now
-        self._callers.move_to_end(instance_id)
+        before = self._callers.pop(instance_id, None)
+        listed = any(
+            peer.instance_id == instance_id and agreed(peer, self._me, self.derived().size) for peer in self.peers
+        )
+        attested = now if listed else before.attested if before is not None else None
+        self._callers[instance_id] = _Called(now, attested)
         while len(self._callers) > CALLERS:
             self._callers.popitem(last=False)
-        return first
+        return before is None
 
     def knows(self, instance_id: str) -> bool:
         """There is a fresh observation of this process."""
@@ -224,7 +236,18 @@ class Node:
         return self._note_unsettled(now)
 
     def _silence(self) -> Mapping[str, float]:
-        return silence(self.peers, self._callers.get, self._timing.patience)
+        return silence(self.peers, self._heard, self._timing.patience)
+
+    def _heard(self, peer: Peer) -> float | None:
+        """When a peer that we have lost last asked us something whose answer it may lead on.
+
+        An answer that does not list it takes our voice from it, and it may go on asking for as long as it lives. But it
+        need not have been ours that it leads on.
+        """
+        called = self._callers.get(peer.instance_id) if peer.instance_id is not None else None
+        if called is None:
+            return None
+        return called.last if may_be_quorate(peer, self.peers, self.derived().size) else called.attested
 
     def waiting_for(self, now: float) -> frozenset[str]:
         """Whom we have lost and give time to notice."""
