@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 import trustme
-from cronstable_gossip import listener
+from cronstable_gossip import lines, listener
 from cronstable_gossip.backend import GossipElection
 from cronstable_gossip.certificates import expiries, load
 from cronstable_gossip.decisions import MOST_DECISIONS
@@ -504,6 +504,48 @@ async def test_silence_costs_no_more_than_the_timeout(pki: Pki) -> None:
         with pytest.raises(TimeoutError, match="no answer in time"):
             await asks.ask(0, None, 0.2)
         over.set()
+
+
+async def test_the_time_of_a_question_that_has_to_wait_for_another_begins_when_it_is_its_turn(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "CONCURRENT", 1)
+    over = asyncio.Event()
+    asked: list[asyncio.StreamWriter] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(writer)
+        await over.wait()
+        writer.close()
+
+    tls = pki.files("a")
+    silent = await asyncio.start_server(script, "127.0.0.1", 0, ssl=load(tls).server)
+    port = pki.port()
+    answers = network(port, tls)
+    asks = network(
+        pki.port(),
+        pki.files("b"),
+        Address("127.0.0.1", silent.sockets[0].getsockname()[1]),
+        Address("127.0.0.1", port),
+    )
+    await answers.open(Answering())
+    await asks.open(Answering())
+
+    async def hang() -> None:
+        with pytest.raises(TimeoutError):
+            await asks.ask(0, None, 2.5)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hang)
+            while not asked:
+                await anyio.lowlevel.checkpoint()
+            assert (await asks.ask(1, None, 1.5)).status == 200
+    finally:
+        over.set()
+        await asks.close()
+        await answers.close()
+        silent.close()
 
 
 async def test_a_body_that_does_not_come_is_given_up(pki: Pki) -> None:

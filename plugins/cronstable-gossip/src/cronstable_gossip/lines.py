@@ -19,7 +19,7 @@ from cronstable_gossip.payload import MOST_BYTES, BadReport
 from cronstable_gossip.settings import Address
 
 CONCURRENT: Final = 32
-"""Questions of ours on their way; further ones wait."""
+"""Questions of ours on their way; further ones wait, and their time begins when it is their turn."""
 PER_PEER: Final = 2
 NEXT_ADDRESS_AFTER: Final[Seconds] = 0.25
 """A name that stands for several addresses: how long one of them is waited for alone (RFC 8305)."""
@@ -166,12 +166,13 @@ class Lines:
         self._all = asyncio.Semaphore(CONCURRENT)
         self._closed = False
 
-    async def ask(self, index: int, question: bytes, *, again: bool) -> Answer:
-        """The answer of peer ``index``. Raises ``OSError`` or ``BadReport``; the deadline is the caller's.
+    async def ask(self, index: int, question: bytes, *, timeout: Seconds, again: bool) -> Answer:
+        """The answer of peer ``index``, within ``timeout`` seconds from its turn. Raises ``OSError`` or ``BadReport``.
 
         ``again``: ask once more when a connection turns out to have been closed at the other end before.
         """
-        async with self._slots[index], self._all:
+        # Not anyio's deadline, which is a tenth of what a question costs.
+        async with self._slots[index], self._all, asyncio.timeout(timeout):
             line = self._take(index)
             if line is not None:
                 try:

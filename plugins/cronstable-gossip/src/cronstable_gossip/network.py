@@ -187,7 +187,7 @@ class TlsNetwork:
             self._responder.hung_up(index)
 
     async def ask(self, index: int, etag: str | None, timeout: Seconds) -> Reply:
-        """One question, all of it within ``timeout`` seconds."""
+        """One question, answered within ``timeout`` seconds from its turn."""
         fields = {"Accept-Encoding": "gzip"}
         if etag is not None:
             fields["If-None-Match"] = etag
@@ -210,9 +210,11 @@ class TlsNetwork:
     async def decisions(self, index: int, job: str, limit: int, timeout: Seconds) -> bytes:
         """What a peer decided about a job, not yet looked at."""
         path = decisions.path_of(job, limit)
-        answer = await self._exchange(
-            "GET", index, path, {"Accept-Encoding": "gzip", "Connection": "close"}, timeout=timeout, aside=True
-        )
+        fields = {"Accept-Encoding": "gzip", "Connection": "close"}
+        with _translated():
+            # Somebody waits for this: its turn is part of the time.
+            async with asyncio.timeout(timeout):
+                answer = await self._exchange("GET", index, path, fields, timeout=timeout, aside=True)
         if answer.head.status == 404:
             raise NotTold("it does not know the question")
         if answer.head.status != 200:
@@ -237,9 +239,7 @@ class TlsNetwork:
         usual = {"Host": str(self._peers[index]), INSTANCE_HEADER: self._instance_id, "User-Agent": "cronstable"}
         question = write(f"{method} {path} HTTP/1.1", {**usual, **fields, **length}) + (body or b"")
         with _translated():
-            # Not anyio's deadline, which is a tenth of what a question costs.
-            async with asyncio.timeout(timeout):
-                return await lines.ask(index, question, again=body is None)
+            return await lines.ask(index, question, timeout=timeout, again=body is None)
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
