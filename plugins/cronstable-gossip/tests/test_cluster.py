@@ -10,11 +10,14 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from cronstable_gossip.payload import BadReport
 
 from cronstable.api import PeerStatus, hrw_owner
 from cronstable.testing.clock import always, until
 
 Play = Callable[..., Any]
+MARK_DEADLINE, START_DEADLINE = 30.0, 60.0
+"""Seconds that the host gives the mark of an @reboot run, and the start of an election."""
 
 
 def one_leader(cluster: Any, name: str | None = None) -> Callable[[], bool]:
@@ -436,6 +439,49 @@ def test_a_reboot_job_runs_once_in_the_cluster_and_again_under_another_job_set(c
         assert c.members["c"].election.reboot_ran("warm-up") is False
 
     cluster(story)
+
+
+@pytest.mark.parametrize("error", [OSError("reset"), BadReport("too long")], ids=["no answer", "odd answer"])
+def test_a_reboot_run_that_cannot_be_told_happens_all_the_same(cluster: Play, error: Exception) -> None:
+    """It is remembered here: to fail now would make it a run that never was."""
+
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await until(lambda: all(m.election.view().settled for m in c.members.values()), within=3)
+
+        async def push(index: int, body: bytes, timeout: float) -> None:
+            raise error
+
+        c.members["a"].election._transport.push = push
+        assert await c.members["a"].election.mark_reboot_ran("warm-up")
+
+    cluster(story)
+
+
+def test_a_reboot_run_waits_for_no_peer_longer_than_its_mark_may_take(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await until(lambda: all(m.election.view().settled for m in c.members.values()), within=3)
+        c.network.silent = {("a", "c")}
+        with anyio.fail_after(MARK_DEADLINE):
+            assert await c.members["a"].election.mark_reboot_ran("warm-up")
+        assert c.members["b"].election.reboot_ran("warm-up") is True
+
+    cluster(story, timeout=45.0)
+
+
+@pytest.mark.parametrize("timeout", [2.0, 60.0, 600.0])
+def test_a_node_starts_in_time_beside_a_peer_that_says_nothing(cluster: Play, timeout: float) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await c.stop("c")
+        c.network.silent = {("c", "a")}
+        with anyio.fail_after(START_DEADLINE):
+            await c.start("c", "abc")
+        c.network.heal()
+        await until(lambda: c.members["c"].election.view().leader == "a", within=timeout + 5)
+
+    assert cluster(story, timeout=timeout).double == []
 
 
 def test_steady_rounds_cost_a_304_each(cluster: Play) -> None:

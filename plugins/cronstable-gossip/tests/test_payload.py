@@ -253,8 +253,8 @@ ODD: list[Any] = [
     *([], [[]], ["success"], [{}], {}, {"odd": {}}),
 ]
 """Of every type that JSON has."""
-LAST = {"outcome": "success", "finished_at": "2026-01-01T00:00:00+00:00", "duration": 1.5, "exit_code": 0}
-SUMMARY = {"running": 1, "enabled": True, "scheduled_in": 3.5, "last": LAST}
+GOOD_LAST = {"outcome": "success", "finished_at": "2026-01-01T00:00:00+00:00", "duration": 1.5, "exit_code": 0}
+SUMMARY = {"running": 1, "enabled": True, "scheduled_in": 3.5, "last": GOOD_LAST}
 WHOLE: dict[str, Any] = {
     **GOOD,
     "cluster_size": 3,

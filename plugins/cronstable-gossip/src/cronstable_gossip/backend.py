@@ -25,6 +25,9 @@ ROTATION_CHECK: Final[Seconds] = 60.0
 """How often the certificate files are looked at (reference 3.7)."""
 BUILT_FOR: Final[Seconds] = 1.0
 """How long an answer that was built may be given again while nothing but run summaries changed (reference 6.4)."""
+FIRST_ROUND: Final[Seconds] = 30.0
+PUSH_DEADLINE: Final[Seconds] = 10.0
+"""For telling the others of an @reboot run, which waits for it; less than the host gives the mark."""
 PUBLISH_EVERY: Final[Seconds] = 5.0
 STOP_DEADLINE: Final[Seconds] = 5.0
 REFRESH_SHARE: Final = 0.9
@@ -117,16 +120,20 @@ class GossipElection:
         await self._transport.rehearse()
 
     async def run(self, host: Host, *, task_status: Started) -> None:
-        """Answer and ask until cancelled. One whole round comes first, so that the first view is real."""
+        """Answer and ask until cancelled. One whole round comes first, so that the first view is real.
+
+        Who has not answered by ``FIRST_ROUND`` is not waited for: a start that takes too long is given up.
+        """
         await self._transport.open(self)
         try:
             self._node.begin(self._now())
             self._running = True
             self._beat()
             async with anyio.create_task_group() as tasks:
-                async with anyio.create_task_group() as first:
-                    for index in range(len(self._section.peers)):
-                        first.start_soon(self._poll, index)
+                with anyio.move_on_after(FIRST_ROUND):
+                    async with anyio.create_task_group() as first:
+                        for index in range(len(self._section.peers)):
+                            first.start_soon(self._poll, index)
                 self._settle()
                 for index in range(len(self._section.peers)):
                     tasks.start_soon(self._keep_asking, index)
@@ -428,15 +435,17 @@ class GossipElection:
             return False
         self._node.mark_ran(job_set_id, [job])
         body = payload.build_reboot_ran(job_set_id, [job])
-        async with anyio.create_task_group() as pushes:
-            for index, peer in enumerate(self._node.peers):
-                if peer.fresh and not peer.is_self:
-                    pushes.start_soon(self._push, index, body)
+        # Whatever becomes of telling them, it is remembered here now, and a run that is remembered has to happen.
+        with anyio.move_on_after(min(self._timing.timeout, PUSH_DEADLINE)):
+            async with anyio.create_task_group() as pushes:
+                for index, peer in enumerate(self._node.peers):
+                    if peer.fresh and not peer.is_self:
+                        pushes.start_soon(self._push, index, body)
         return True
 
     async def _push(self, index: int, body: bytes) -> None:
         try:
             await self._transport.push(index, body, self._timing.timeout)
-        except OSError as error:
+        except (OSError, BadReport) as error:
             # The next question of that peer tells it just as well.
             self._host.log.debug("cluster: %s was not told of an @reboot run: %s", self._node.peers[index].host, error)
