@@ -44,6 +44,15 @@ def get(port: int, path: str, timeout: float = 5.0) -> tuple[int, bytes] | None:
         connection.close()
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Whether a node said that it leads: it did or did not at some time between these two."""
+
+    asked: float
+    received: float
+    leads: bool
+
+
 @dataclass
 class Node:
     """One daemon: its files, its process, and the answers it gave."""
@@ -53,7 +62,7 @@ class Node:
     config: Path
     log: Path
     process: subprocess.Popen[bytes] | None = None
-    answers: list[tuple[float, bool]] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
 
     def start(self) -> None:
         with self.log.open("ab") as log:
@@ -110,9 +119,10 @@ class Fleet:
 
     def _poll(self, node: Node) -> None:
         while not self._stop.wait(0.02):
+            asked = time.monotonic()
             view = node.cluster()
             if view is not None:
-                node.answers.append((time.monotonic(), bool(view.get("is_leader"))))
+                node.answers.append(Answer(asked, time.monotonic(), bool(view.get("is_leader"))))
 
     def leaders(self) -> list[Node]:
         """Nodes that answer right now that they lead."""
@@ -123,8 +133,8 @@ class Fleet:
 
         def look() -> bool:
             now = time.monotonic()
-            recent = [n for n in self.nodes if n is not other_than and n.answers and now - n.answers[-1][0] < 0.5]
-            found[:] = [n for n in recent if n.answers[-1][1]]
+            recent = [n for n in self.nodes if n is not other_than and n.answers and now - n.answers[-1].received < 0.5]
+            found[:] = [n for n in recent if n.answers[-1].leads]
             return bool(found)
 
         wait_until(look, within, "a leader")
@@ -192,17 +202,20 @@ def _written(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _spans(answers: list[tuple[float, bool]]) -> list[tuple[float, float]]:
-    """First and last answer of each unbroken stretch of claims; a gap over half a second breaks one."""
-    spans: list[tuple[float, float]] = []
-    open_ = False
-    for at, leads in answers:
-        if leads and open_ and at - spans[-1][1] <= 0.5:
-            spans[-1] = (spans[-1][0], at)
-        elif leads:
-            spans.append((at, at))
-        open_ = leads
-    return spans
+def _spans(answers: list[Answer]) -> list[tuple[float, float]]:
+    """Each unbroken stretch of claims, as far as it is certain: from the first one heard to the last one asked for.
+
+    A gap over half a second breaks one.
+    """
+    stretches: list[list[Answer]] = []
+    before: Answer | None = None
+    for answer in answers:
+        if answer.leads and before is not None and before.leads and answer.received - before.received <= 0.5:
+            stretches[-1].append(answer)
+        elif answer.leads:
+            stretches.append([answer])
+        before = answer
+    return [(stretch[0].received, stretch[-1].asked) for stretch in stretches]
 
 
 def wait_until(condition: Callable[[], object], within: float, what: str) -> None:
@@ -279,10 +292,6 @@ class Directory:
         found = self.path.glob("default/claims/*/" + "[0-9]" * 12)
         return {int(record.name): record.read_bytes() for record in found}
 
-    def writes(self, first: int, last: int) -> int:
-        """Writes from record ``first`` to record ``last``, without renewals."""
-        return last - first + 1
-
 
 class Etcd:
     """One member, whose data outlives its process."""
@@ -342,16 +351,6 @@ class Etcd:
     def numbered(self) -> dict[int, bytes]:
         log = f"{self.election}/log/".encode()
         return {int(key[-12:]): value for key, value in self.pairs(log, log[:-1] + b"0")}
-
-    def writes(self, first: int, last: int) -> int:
-        """Writes from record ``first`` to record ``last``, without renewals: each one is a revision of etcd."""
-        begun, ended = (self._count(f"{self.election}/log/{n:012d}", "create_revision") for n in (first, last))
-        renewed = [self._count(self.election, "version", at) for at in (begun - 1, ended)]
-        return ended - begun + 1 - (renewed[1] - renewed[0])
-
-    def _count(self, key: str, of: str, revision: int = 0) -> int:
-        body = {"key": base64.b64encode(key.encode()).decode(), "revision": str(revision)}
-        return int((self.call("/v3/kv/range", body) or {})["kvs"][0][of])
 
     @property
     def leader(self) -> str | None:

@@ -29,26 +29,26 @@ def jobs(unfinished: str) -> str:
     )
 
 
-def burst(store: Store) -> list[int] | None:
-    """Numbers of the first record of the burst and of the one with which all its starts are said; None: not yet."""
-    claimed = started = first = 0
-    for number, data in sorted(store.numbered().items()):
+def burst(store: Store) -> int | None:
+    """How many records claim the jobs of the burst; None: all its claims and starts are not said yet."""
+    claimed = started = claims = 0
+    for _, data in sorted(store.numbered().items()):
         record = json.loads(data)
+        claims += bool(record.get("s"))
         claimed += len(record.get("s", []))
         started += len(record.get("b", []))
-        first = first or (number if claimed else 0)
         if claimed >= JOBS and started >= JOBS:
-            return [first, number]
+            return claims
     return None
 
 
 @pytest.mark.parametrize("unfinished", ["skip", "rerun"])
-def test_a_thousand_jobs_of_one_instant_are_twenty_writes_with_the_record_of_their_starts(
+def test_a_thousand_jobs_of_one_instant_are_claimed_in_eighteen_writes_and_their_starts_are_recorded(
     make_fleet: Callable[..., Fleet], fresh_store: Store, waiting: Wait, unfinished: str
 ) -> None:
     fleet = make_fleet(1, backend_of=fresh_store.section, jobs=jobs(unfinished))
     fleet.start()
     waiting(lambda: burst(fresh_store), 150, "the burst and what is said of it")
-    found = burst(fresh_store)
-    assert found is not None
-    assert fresh_store.writes(*found) <= 20
+    # What is said of the starts goes with the last claims and in two writes more, if a machine is quick enough to start
+    # all before then; on a slow one it takes more of them, so that only the unit test of the driver counts those too.
+    assert burst(fresh_store) == 18

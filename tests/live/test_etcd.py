@@ -31,7 +31,7 @@ def finished(port: int) -> list[str]:
     """Ids of the runs that the node knows."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
-        connection.request("GET", "/jobs/everywhere/runs")
+        connection.request("GET", "/jobs/everywhere/runs?limit=1000")
         return [run["run_id"] for run in json.loads(connection.getresponse().read())["runs"]]
     finally:
         connection.close()

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.integration
 INTERVAL, TIMEOUT = 1.0, 2.0
 BOUND = 2 * INTERVAL + TIMEOUT
 """L1 for gossip, in seconds."""
-SLACK = 5.0
+SLACK = 15.0
+"""For a busy two-core machine; what is measured belongs in benchmarks, these tests only must not hang."""
 
 Fleet = Any
 Wait = Callable[[Callable[[], object], float, str], None]

@@ -92,7 +92,7 @@ def test_a_frozen_leader_keeps_the_lease_and_a_killed_follower_changes_nothing(
     kill(other)
     count = len(one.answers)
     waiting(lambda: len(one.answers) >= count + 100, 60, "a hundred more")
-    assert not any(leads for _, leads in one.answers)
+    assert not any(answer.leads for answer in one.answers)
     leader.send(signal.SIGCONT)
     waiting(lambda: fleet.leaders() == [leader], 30, "the old leader to go on")
     assert fence(leader) == before

@@ -136,9 +136,11 @@ def test_reboot_runs_once_and_not_again_on_reload(daemon: Daemon, waiting: Wait)
     jobs = "jobs:\n" + job("boot", "echo up", "@reboot", "    captureStdout: true\n")
     daemon.start(jobs)
     waiting(lambda: "[boot stdout] up" in daemon.text(), 15, "the boot job")
-    daemon.write(jobs + job("other", "true"))
+    daemon.write(jobs + job("beat", "echo beat", "* * * * * * *", "    captureStdout: true\n"))
     daemon.send(signal.SIGHUP)
     waiting(lambda: "reloaded: job set" in daemon.text(), 15, "the reload")
+    # By its second beat whatever the reload itself would have started has run.
+    waiting(lambda: daemon.text().count("[beat stdout] beat") >= 2, 15, "two beats of the new job")
     assert daemon.text().count("[boot stdout] up") == 1
 
 
@@ -495,7 +497,13 @@ def test_a_switch_that_is_down_neither_delays_nor_fails_a_run(daemon: Daemon, wa
         assert daemon.exit_code() == 0
 
 
-def test_figures_go_to_statsd_and_samples_into_the_record(daemon: Daemon, waiting: Wait) -> None:
+def test_figures_go_to_statsd_and_samples_into_the_record(daemon: Daemon, waiting: Wait, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def sampled() -> bool:
+        answer = daemon.ask("GET", "/jobs/busy/resources")
+        return answer is not None and any(run["series"] for run in json.loads(answer[1])["live"])
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(15)
@@ -504,10 +512,12 @@ def test_figures_go_to_statsd_and_samples_into_the_record(daemon: Daemon, waitin
             f"    statsd:\n      prefix: cron.busy\n      host: 127.0.0.1\n      port: {port}\n"
             "    monitorResources:\n      interval: 0.1\n"
         )
-        busy = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"
+        busy = f"while [ ! -e {gate} ]; do :; done"
         daemon.start("jobs:\n" + job("busy", busy, extra=extra))
         daemon.ask("POST", "/jobs/busy/start")
         assert server.recv(1000) == b"cron.busy.start:1|g\n"
+        waiting(sampled, 30, "a sample")
+        gate.touch()
         stop, success, duration, cpu, rss = server.recv(1000).splitlines()
         assert (stop, success) == (b"cron.busy.stop:1|g", b"cron.busy.success:1|g")
         assert duration.startswith(b"cron.busy.duration:")

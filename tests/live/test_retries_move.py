@@ -214,6 +214,11 @@ def test_a_ladder_goes_on_elsewhere_after_its_node_was_killed_and_no_attempt_is_
         assert {attempt for found, attempt in attempts if found == occurrence} == set(range(RETRIES + 1))
 
 
+def ended(port: int, job: str) -> bool:
+    """No run of the job is left on the node."""
+    return not ask(port, "GET", f"/jobs/{job}")[1]["running"]
+
+
 SLOTS = """\
   - name: alone
     command: 'echo "start $NODE $(date +%s.%N)" >> STAMPS; sleep 0.7; echo "end $NODE $(date +%s.%N)" >> STAMPS'
@@ -263,6 +268,10 @@ def test_a_slot_keeps_two_nodes_from_running_a_job_at_once_and_replace_reaches_a
     waiting(lambda: "slot-held" in a.log.read_text() + b.log.read_text(), 60, "a run that found the slot held")
     for first, second in zip(runs()[::2], runs()[1::2], strict=False):
         assert (first[1], second[1], first[2]) == ("start", "end", second[2])
+    # What would outlive its daemon is ended by it.
+    for name, node in (("long", a), ("newest", b)):
+        assert ask(node.port, "POST", f"/jobs/{name}/cancel") == (200, {"cancelled": name, "instances": 1})
+        waiting(partial(ended, node.port, name), 30, f"{name} to end")
 
 
 REBOOT = """\

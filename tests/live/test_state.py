@@ -95,6 +95,10 @@ class Daemon:
         finally:
             connection.close()
 
+    def job(self, name: str) -> dict[str, Any]:
+        """What the API says of a job; nothing when it does not answer."""
+        return self.ask("GET", f"/jobs/{name}")[1] or {}
+
     def decided(self, job: str) -> int:
         """The watermark of a job, as it stands in the store; 0 while it catches up."""
         try:
@@ -149,18 +153,18 @@ def test_a_killed_daemon_comes_back_with_its_history_its_pauses_and_the_run_that
 
     daemon.start(LONG)
     daemon.until(lambda: daemon.outcomes("short") == ["success"], "the history")
-    assert daemon.ask("GET", "/jobs/short")[1]["paused"]["note"] == "tea"
-    assert daemon.ask("GET", "/jobs/long")[1]["pids"] == [pid]
+    daemon.until(lambda: (daemon.job("short").get("paused") or {}).get("note") == "tea", "the pause")
+    daemon.until(lambda: daemon.job("long").get("pids") == [pid], "the run that outlived its daemon")
     assert daemon.ask("POST", "/jobs/long/start")[0] in (200, 409)
     assert (daemon.directory / "pid").read_text().strip() == str(pid)
     # A stop does not wait for what is not its own, and the next daemon finds it again.
     daemon.stop()
     os.kill(pid, 0)
     daemon.start(LONG)
-    assert daemon.ask("GET", "/jobs/long")[1]["pids"] == [pid]
+    daemon.until(lambda: daemon.job("long").get("pids") == [pid], "the run once more")
     os.kill(pid, signal.SIGKILL)
     daemon.until(lambda: "unknown" in daemon.outcomes("long"), "the row of the run that outlived its daemon")
-    assert daemon.ask("GET", "/jobs/long")[1]["pids"] == []
+    daemon.until(lambda: daemon.job("long").get("pids") == [], "the run to be gone")
     assert daemon.ask("POST", "/jobs/long/start")[0] == 200
     daemon.until(lambda: (daemon.directory / "pid").read_text().strip() != str(pid), "the next run")
 
