@@ -142,6 +142,30 @@ def test_the_drawer_tells_history_schedule_and_why(node: Any, open_page: Any, sp
     expect(page.locator("#drawer")).to_be_hidden()
 
 
+def test_why_shows_what_each_node_decided_and_who_did_not_answer(node: Any, open_page: Any) -> None:
+    row = {
+        "scheduled_at": "2027-01-15T08:00:00+00:00",
+        "decided_at": "2027-01-15T08:00:00.250000+00:00",
+        "evidence": {},
+    }
+    ran = {**row, "node": "node-b", "verdict": "run", "reason": "leader", "run_id": "0123", "provisional": False}
+    skipped = {**row, "node": "node-a", "verdict": "skip", "reason": "not-leader", "run_id": None, "provisional": True}
+    asked = {"host": "node-c:8443", "self": False, "answered": False, "count": 0, "problem": "no answer in time"}
+    told = {"job": "spring", "decisions": [ran, skipped], "channel": "gossip", "nodes": [{"node": "node-c", **asked}]}
+    page = open_page(f"{node.url}#/jobs/job/spring/details")
+    page.route("**/decisions?limit=50&fleet=true", lambda route: route.fulfill(json=told))
+    page.get_by_role("tab", name="Why").click()
+    rows = page.locator("#panel .decisions li")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("on node-b")
+    expect(rows.nth(1)).to_contain_text("on node-a")
+    expect(page.locator("#panel .wrong")).to_have_text("No answer from node-c: no answer in time")
+    told |= {"decisions": []}
+    page.get_by_role("tab", name="Details").click()
+    page.get_by_role("tab", name="Why").click()
+    expect(page.locator("#panel .empty")).to_have_text("This node has not decided about it yet.")
+
+
 def test_the_keyboard_filters_searches_and_moves(node: Any, open_page: Any) -> None:
     page = open_page(node.url)
     row(page, "bad").get_by_role("button", name="Run bad").click()
