@@ -107,23 +107,27 @@ class Node:
         content = b"" if body is None else json.dumps(body).encode("ascii")
         return self._object(*self._exchange("POST", path, content, LONGEST_ACT))
 
-    def stream(self, path: str, after: str = "", silence: Seconds = STREAM_SILENCE) -> Generator[Message, None, None]:
+    def stream(self, path: str, after: str = "", then: Seconds | None = None) -> Generator[Message, None, None]:
         """The messages of a stream, from the one after the id ``after`` on, until the node ends it.
 
-        Raises ``Lost`` when the connection breaks, and ``TimeoutError`` after ``silence`` seconds without a byte.
+        Raises ``Lost`` when the connection breaks, and ``TimeoutError`` after ``STREAM_SILENCE`` without a byte; with
+        ``then``, once a message came, after so many seconds.
         """
         connection = self.open(PATIENCE)
         headers = self._headers("text/event-stream") | ({"Last-Event-ID": after} if after else {})
         try:
             # Closed, and not left to be collected: io then closes it and drops what that raises, a Ctrl-C as well.
-            with closing(self._begin(connection, "GET", path, b"", headers)) as answer:
+            wire, answer = self._begin(connection, "GET", path, b"", headers)
+            with closing(answer):
                 if answer.status != http.HTTPStatus.OK:
                     self._object(answer.status, answer.read(LONGEST_ANSWER))
                     raise NoAnswer(self._strange(answer.status))
-                if connection.sock is not None:
-                    connection.sock.settimeout(silence)
+                wire.settimeout(STREAM_SILENCE)
                 with closing(_messages(answer)) as messages:
-                    yield from messages
+                    for message in messages:
+                        yield message
+                        if then is not None:
+                            wire.settimeout(then)
         except (ConnectionError, http.client.HTTPException) as error:
             raise Lost(f"{self.label}: the connection broke: {error or type(error).__name__}") from None
         finally:
@@ -134,7 +138,8 @@ class Node:
     ) -> tuple[int, bytes]:
         connection = self.open(patience)
         try:
-            with closing(self._begin(connection, method, path, body, self._headers(accept))) as answer:
+            _, answer = self._begin(connection, method, path, body, self._headers(accept))
+            with closing(answer):
                 return answer.status, answer.read(LONGEST_ANSWER)
         except TimeoutError:
             raise Lost(f"{self.label} does not answer within {patience:g} s") from None
@@ -145,10 +150,12 @@ class Node:
 
     def _begin(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes, headers: dict[str, str]
-    ) -> http.client.HTTPResponse:
+    ) -> tuple[socket.socket, http.client.HTTPResponse]:
         try:
             connection.request(method, self.prefix + path, body=body or None, headers=headers)
-            return connection.getresponse()
+            # The connection lets go of it when the answer is the last one, as every stream is.
+            wire = connection.sock
+            return wire, connection.getresponse()
         except TimeoutError:
             raise Lost(f"{self.label} does not answer within {connection.timeout:g} s") from None
         except (OSError, http.client.HTTPException) as error:

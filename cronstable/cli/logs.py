@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import click
 
-from cronstable.cli.ask import STREAM_SILENCE, Lost, Message, NoAnswer, Node, job_path
+from cronstable.cli.ask import Lost, Message, NoAnswer, Node, job_path
 from cronstable.cli.node import EPILOG, JOB, node_options
 from cronstable.cli.screen import at, instant, output_line
 from cronstable.core.clock import Seconds
@@ -34,8 +34,8 @@ _HELP: Final = """Show the output of the run of JOB that lives, or of the last o
     cronstable logs -f charge-cards | grep -i error
     cronstable logs nightly-backup --run 9cc2b32cda5d5de0 --json
 
-    Ends with 0, with 1 when the node cannot be asked or has no such job, with 2 for wrong usage, and with 130 after
-    Ctrl-C.
+    Ends with 0, with 1 when the node cannot be asked, has no such job or falls silent before the end of a run that is
+    over, with 2 for wrong usage, and with 130 after Ctrl-C.
     """
 
 
@@ -48,12 +48,11 @@ _HELP: Final = """Show the output of the run of JOB that lives, or of the last o
 @click.option("--json", "as_json", is_flag=True, help="A JSON object for each line of output.")
 def logs_command(job: str, node: Node, follow: bool, run_id: str | None, times: bool, as_json: bool) -> None:
     """Show the output of a job's run."""
-    which = "" if run_id is None else f"?run={quote(run_id, safe='')}"
     # On the clock of the node: a run that never stops talking has said what is older than this.
     begun = None if follow else instant(node.get("/summary").get("generated_at"))
     while True:
         shown = ""
-        with closing(_messages(node, job_path(job, f"/logs{which}"), follow)) as messages:
+        with closing(_messages(node, job, run_id, follow)) as messages:
             for message in messages:
                 if message.event == "line":
                     written = instant(message.data.get("at"))
@@ -91,29 +90,45 @@ def _say(words: str) -> None:
     click.echo(f"cronstable: {words}", err=True)
 
 
-def _messages(node: Node, path: str, follow: bool) -> Generator[Message, None, None]:
-    """What the stream says up to its end. Without ``follow``, up to where the run has come.
+def _messages(node: Node, job: str, run_id: str | None, follow: bool) -> Generator[Message, None, None]:
+    """What the stream says up to its end. Without ``follow``, of a run that lives, up to where it has come.
 
     Close it, as all streams here: a Ctrl-C that comes while one is left to be collected would be ignored.
     """
-    last, failures = "", 0
+    last, failures, heard = "", 0, False
+    settled = None if follow else SETTLED
     while True:
+        which = "" if run_id is None else f"?run={quote(run_id, safe='')}"
         try:
-            with closing(node.stream(path, last, STREAM_SILENCE if follow else SETTLED)) as stream:
+            with closing(node.stream(job_path(job, f"/logs{which}"), last, settled)) as stream:
                 for message in stream:
-                    failures = 0
+                    failures, heard = 0, True
                     last = message.id or last
+                    if message.event == "run" and not follow:
+                        run_id = str(message.data.get("run_id") or "") or run_id
                     yield message
                     if message.event == "end":
                         return
         except TimeoutError:
-            if not follow:
-                return
+            if settled is not None and heard:
+                if not _is_over(node, job, run_id):
+                    return
+                settled = None  # all of it is there and the end comes: a node that is silent for a while is busy
+            elif not follow:
+                raise NoAnswer(f"{node.label} says nothing more, and the log is not at its end") from None
         except Lost:
             failures += 1
             if not follow or (not last and failures == 1) or failures > TRIES:
                 raise
         _pause(AGAIN)
+
+
+def _is_over(node: Node, job: str, run_id: str | None) -> bool:
+    """Whether nothing more will be written by a run: it is in the history, or none of its job is under way."""
+    if any(row.get("run_id") == run_id for row in _rows(node, job_path(job, "/runs"))):
+        return True
+    entry = node.get(job_path(job))
+    return not entry.get("running") and not entry.get("queued")
 
 
 def _wait_for_next(node: Node, job: str, shown: str) -> None:
@@ -138,9 +153,13 @@ def _wait_for_next(node: Node, job: str, shown: str) -> None:
 
 
 def _newest(node: Node, job: str) -> str:
-    runs = node.get(job_path(job, "/runs?limit=5")).get("runs")
-    rows = runs if isinstance(runs, list) else []
-    return next((str(row["run_id"]) for row in rows if isinstance(row, dict) and row.get("run_id")), "")
+    rows = _rows(node, job_path(job, "/runs?limit=5"))
+    return next((str(row["run_id"]) for row in rows if row.get("run_id")), "")
+
+
+def _rows(node: Node, path: str) -> list[dict[str, Json]]:
+    rows = node.get(path).get("runs")
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def _pause(seconds: Seconds) -> None:
