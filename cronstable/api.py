@@ -138,6 +138,8 @@ if TYPE_CHECKING:
         Damage,
         Document,
         Inspectable,
+        LockCount,
+        Locking,
         RecordsUnreadable,
         StateStore,
         StoredRecord,
@@ -216,6 +218,8 @@ __all__ = [
     "LeaseView",
     "Line",
     "LiveRun",
+    "LockCount",
+    "Locking",
     "Message",
     "NoSuchJob",
     "NodeDecisions",
@@ -335,7 +339,7 @@ _HOMES = {
     ),
     "cronstable.plugin.secret": "SecretSource",
     "cronstable.plugin.state_store": (
-        "Damage Document Inspectable RecordsUnreadable StateStore StoredRecord StoreInfo Topology"
+        "Damage Document Inspectable LockCount Locking RecordsUnreadable StateStore StoredRecord StoreInfo Topology"
     ),
     "cronstable.plugin.variables": "template_variables",
 }

@@ -24,7 +24,7 @@ from cronstable.core.view import ClusterView
 if TYPE_CHECKING:
     import ssl
 
-    from cronstable.plugin.state_store import StoreInfo
+    from cronstable.plugin.state_store import LockCount, StoreInfo
 
 T = TypeVar("T")
 
@@ -292,7 +292,8 @@ class StateStatus:
     ``info``: what the store said of itself, None until it opened. ``error``: why it does not answer, None while it
     does. ``pending``: writes that wait. ``dropped``: writes that were given up, by kind. ``throttled``: operations
     that waited for ``maxOpsPerSecond``, and ``throttle_wait`` how many seconds together. ``workers``: writes that may
-    be under way at once; ``inflight``: operations under way, ``peak``: how many there were at most.
+    be under way at once; ``inflight``: operations under way, ``peak``: how many there were at most. ``locks``: those
+    that the store took, None when it takes none.
     """
 
     backend: str
@@ -307,6 +308,7 @@ class StateStatus:
     workers: int = 0
     inflight: int = 0
     peak: int = 0
+    locks: LockCount | None = None
 
 
 @dataclass(frozen=True, slots=True)

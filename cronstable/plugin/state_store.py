@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from cronstable.core.clock import Seconds
 from cronstable.core.store import StoreUnavailable
 from cronstable.plugin.protocols import LeaseStore
 
@@ -145,4 +146,21 @@ class Inspectable(Protocol):
 
     def inspect(self, *, repair: bool) -> AsyncIterator[Damage]:
         """Look at everything once. ``repair``: put aside or put right what can be; without it nothing is changed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LockCount:
+    """How often a store took a lock that it shares with other nodes, and the seconds that it waited for one."""
+
+    acquisitions: int
+    waited: Seconds
+
+
+@runtime_checkable
+class Locking(Protocol):
+    """Optional side of a ``StateStore``: it takes locks, and counts them since it was made."""
+
+    def locks(self) -> LockCount:
+        """The counts so far. No I/O."""
         ...

@@ -24,7 +24,15 @@ from cronstable.core.job import Json
 from cronstable.core.records import LONGEST, WriteKind, decode, encode
 from cronstable.core.store import StoreUnavailable
 from cronstable.plugin.protocols import Host, LeaseStore, Rng, StateStatus
-from cronstable.plugin.state_store import Document, RecordsUnreadable, StateStore, StoredRecord, StoreInfo, Topology
+from cronstable.plugin.state_store import (
+    Document,
+    Locking,
+    RecordsUnreadable,
+    StateStore,
+    StoredRecord,
+    StoreInfo,
+    Topology,
+)
 from cronstable.runtime.state_ops import Operations, Throttle
 from cronstable.runtime.state_queue import Write, WriteQueue
 
@@ -102,6 +110,7 @@ class StateKeeper:
         self._tried = anyio.Event()
         self._hurry = anyio.Event()
         self._store: StateStore | None = None
+        self._locking: Locking | None = None  # the store that is or was open, if it counts its locks
         self._proven = False
         self._said: set[str] = set()
         self.policy: StateConfig | None = None
@@ -148,6 +157,7 @@ class StateKeeper:
             workers=WORKERS,
             inflight=self._operations.inflight,
             peak=self._operations.peak,
+            locks=None if self._locking is None else self._locking.locks(),
         )
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -462,6 +472,7 @@ class StateKeeper:
         self.info, self.error = info, None
         self._failed = anyio.Event()
         self._store = store
+        self._locking = store if isinstance(store, Locking) else None
         self._announce()
         return True
 

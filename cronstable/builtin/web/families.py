@@ -92,6 +92,8 @@ STATE_ERRORS: Final = _counter("state_op_errors", "Of these, the ones in vain.",
 STATE_SECONDS: Final = _counter("state_op_seconds", "How long they took together.", "op")
 STATE_THROTTLED: Final = _counter("state_throttled_ops", "Operations that waited for maxOpsPerSecond.")
 STATE_WAITED: Final = _counter("state_throttle_wait_seconds", "How long they waited together.")
+STATE_LOCKS: Final = _counter("state_lock_acquisitions", "Locks that the state store took, where it has any.")
+STATE_LOCK_WAIT: Final = _counter("state_lock_wait_seconds", "How long it waited for those that other nodes held.")
 STATE_DROPPED: Final = _counter("state_dropped_writes", "Writes that were given up.", "kind")
 STATE_CAPACITY: Final = _gauge("state_workers_capacity", "Operations that may be under way at once.")
 STATE_INFLIGHT: Final = _gauge("state_workers_inflight", "Operations under way.")
@@ -158,6 +160,8 @@ OF_NODE: Final = (
     STATE_SECONDS,
     STATE_THROTTLED,
     STATE_WAITED,
+    STATE_LOCKS,
+    STATE_LOCK_WAIT,
     STATE_DROPPED,
     STATE_CAPACITY,
     STATE_INFLIGHT,

@@ -167,6 +167,9 @@ def state_samples(snapshot: HostSnapshot) -> Iterator[Sample]:
         yield f.STATE_SECONDS, (op,), one.seconds
     yield f.STATE_THROTTLED, (), state.throttled
     yield f.STATE_WAITED, (), state.throttle_wait
+    if state.locks is not None:
+        yield f.STATE_LOCKS, (), state.locks.acquisitions
+        yield f.STATE_LOCK_WAIT, (), state.locks.waited
     for kind in dict.fromkeys((*DROPS, *state.dropped)):
         yield f.STATE_DROPPED, (kind,), state.dropped.get(kind, 0)
     yield f.STATE_CAPACITY, (), state.workers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -40,5 +41,27 @@ def test_a_mount_that_said_that_the_lock_is_held_has_answered(tmp_path: Path, re
         place = Layout.of(str(tmp_path), "default", "e").place(100)
         with pytest.raises(StoreUnavailable, match=said):
             await access.locked("write", place, lambda section: None)
+
+    run_virtual(story)
+
+
+@pytest.mark.parametrize(("refusals", "acquired"), [(0, 1), (3, 1), (1000, 0)])
+def test_locks_and_the_waiting_for_them_are_counted(tmp_path: Path, refusals: int, acquired: int) -> None:
+    class Refusing(Lane):
+        async def run(self, call: Any, *, timeout: float, lane: str) -> Any:
+            return await super().run(call, timeout=timeout, lane=lane) if self.refusals else "done"
+
+    async def story() -> None:
+        clock = VirtualClock.of_loop()
+        host: Any = FakeHost(clock, "a", fs=SystemFiles())
+        host.threads = Refusing(refusals)
+        access = Access(host, str(tmp_path), (), op_timeout=1.0, lane="fs", platform="linux", made=True)
+        place = Layout.of(str(tmp_path), "default", "e").place(100)
+        before = clock.now().boot
+        with contextlib.suppress(StoreUnavailable):
+            await access.locked("write", place, lambda section: None)
+        assert access.acquisitions == acquired
+        assert access.waited == pytest.approx(clock.now().boot - before)
+        assert (access.waited > 0) == (refusals > 0)
 
     run_virtual(story)

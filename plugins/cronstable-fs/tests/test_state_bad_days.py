@@ -17,7 +17,7 @@ from cronstable_fs.settings import Topology
 from cronstable_fs.state import FilesystemStateStore, make
 from cronstable_fs.state_settings import StateSettings
 
-from cronstable.api import Damage, PluginError, RecordsUnreadable, StoreUnavailable
+from cronstable.api import Damage, Locking, PluginError, RecordsUnreadable, StoreUnavailable
 from cronstable.api import Topology as Reach
 
 LOCAL = "/dev/sda1 / ext4 rw 0 0\n"
@@ -77,6 +77,15 @@ def test_a_record_is_a_file_of_two_json_texts_that_nobody_else_may_read(bench: B
     assert set(json.loads(seal)) == {"mark", "sha256"}
     for path in bench.root.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_the_locks_of_records_and_documents_are_counted(bench: Bench) -> None:
+    assert isinstance(bench.store, Locking)
+    before = bench.store.locks()
+    bench.run(bench.store.put("d", b"{}", None))
+    after = bench.store.locks()
+    assert after.acquisitions > before.acquisitions
+    assert after.waited == before.waited == 0
 
 
 @pytest.mark.parametrize("code", ["ENOSPC", "EROFS", "EIO", "EACCES", "ENOTCONN", "ESTALE"])

@@ -13,7 +13,7 @@ from cronstable.core.records import WriteKind, encode
 from cronstable.core.store import StoreUnavailable
 from cronstable.plugin.descriptors import StateStoreBackend
 from cronstable.plugin.protocols import LeaseStore
-from cronstable.plugin.state_store import Document, RecordsUnreadable, StoredRecord, StoreInfo, Topology
+from cronstable.plugin.state_store import Document, LockCount, RecordsUnreadable, StoredRecord, StoreInfo, Topology
 from cronstable.runtime.state import Absent, Conflict, Newest, StateKeeper, Stored, Unavailable
 from cronstable.runtime.state_queue import Write, WriteQueue
 from cronstable.testing.clock import VirtualClock, run_virtual, until
@@ -121,10 +121,10 @@ class Store:
 class World:
     """A keeper with a store; a reload makes another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: type[Store] = Store) -> None:
         self.clock = VirtualClock.of_loop()
         self.host = FakeHost(self.clock)
-        self.stores = [Store(self.clock)]
+        self.stores = [store(self.clock)]
         self.made = 0
         self.keeper = StateKeeper(
             make=self._make, host=self.host, clock=self.clock, rng=SeededRng("s"), log=self.host.log
@@ -146,12 +146,16 @@ def policy(**changes: Any) -> StateConfig:
 
 
 def play(
-    scene: Callable[[World], Awaitable[None]], config: StateConfig | None = None, *, settled: bool = True
+    scene: Callable[[World], Awaitable[None]],
+    config: StateConfig | None = None,
+    *,
+    settled: bool = True,
+    store: type[Store] = Store,
 ) -> World:
     """A scene with a keeper at work."""
 
     async def main() -> World:
-        world = World()
+        world = World(store)
         world.keeper.configure(policy() if config is None else config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(world.keeper.run)
@@ -369,6 +373,26 @@ def test_streams_are_trimmed_now_and_then_and_never_below_what_they_keep() -> No
         assert len(world.store.trims) < 20
 
     play(scene)
+
+
+def test_the_locks_of_a_store_that_counts_them_are_told_also_when_it_is_away() -> None:
+    class Counting(Store):
+        def locks(self) -> LockCount:
+            return LockCount(len(self.streams_), 0.5)
+
+    async def scene(world: World) -> None:
+        store = world.store
+        assert isinstance(store, Counting)
+        told = []
+        for number in range(2):
+            await world.keeper.append(RUNS, f"runs/{number}", {})
+            status = world.keeper.status()
+            assert status is not None
+            told.append(status.locks)
+            store.down = True
+        assert told == [LockCount(1, 0.5)] * 2
+
+    play(scene, store=Counting)
 
 
 def test_operations_are_held_to_their_rate_and_counted() -> None:

@@ -32,6 +32,7 @@ class Access:
 
     ``root``: the directory that is never put back once it was there. ``directories``: those below it, made when they
     are missing. ``made``: they were made by somebody else. ``op_timeout``: seconds that one call may take.
+    ``acquisitions``, ``waited``: locks that were taken, and the seconds between the tries for those held elsewhere.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class Access:
         self._op_timeout = op_timeout
         self._lane = lane
         self._made = made
+        self.acquisitions = 0
+        self.waited: Seconds = 0.0
 
     async def locked(self, what: str, place: Place, body: Callable[[Section], R]) -> R:
         """Run ``body`` in a locked section, waiting for the lock and healing what heals by itself, until the deadline.
@@ -76,6 +79,10 @@ class Access:
                 # Also when we are cancelled: a thread that wakes up late must find that nobody waits for it.
                 attempt.abandoned = True
             written = written or attempt.written
+            if not isinstance(result, _Failed):
+                self.acquisitions += result is not BUSY
+            elif isinstance(result.error, LockLostError):
+                self.acquisitions += 1
             if result is BUSY:
                 refused = True
                 await self._wait_for_lock(what, place.file, deadline, written)
@@ -161,7 +168,11 @@ class Access:
         pause = LOCK_PAUSE * (1 + self._host.rng.random())
         if clock.now().boot + pause >= deadline:
             raise self._not_free(what, where, written)
-        await clock.sleep(pause)
+        since = clock.now().boot
+        try:
+            await clock.sleep(pause)
+        finally:
+            self.waited += clock.now().boot - since
 
     def _not_free(self, what: str, where: str, written: bool) -> StoreUnavailable:
         detail = f"the lock was not free for {self._op_timeout:g} s: a node is frozen inside it, or its mount hangs"

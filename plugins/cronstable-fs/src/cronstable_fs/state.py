@@ -14,6 +14,7 @@ from cronstable.api import (
     Document,
     Host,
     LeaseStore,
+    LockCount,
     PluginError,
     RecordsUnreadable,
     Seconds,
@@ -54,7 +55,7 @@ def make(given: object, host: Host) -> FilesystemStateStore:
 
 
 class FilesystemStateStore:
-    """Implements ``StateStore`` and ``Inspectable`` over a directory. Nothing is kept open between two calls."""
+    """Implements ``StateStore``, ``Inspectable`` and ``Locking`` over a directory. Nothing is open between calls."""
 
     def __init__(
         self,
@@ -81,6 +82,13 @@ class FilesystemStateStore:
         self._mount: Mount | None = None
         self._warned = False
         self._no_links = False
+
+    # -- Locking
+
+    def locks(self) -> LockCount:
+        """Those of documents and streams, and those of leases."""
+        both = (self._access, self._lease_access)
+        return LockCount(sum(one.acquisitions for one in both), sum(one.waited for one in both))
 
     # -- StateStore
 

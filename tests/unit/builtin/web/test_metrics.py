@@ -21,6 +21,7 @@ from cronstable.api import (
     Lateness,
     LeaseView,
     LiveRun,
+    LockCount,
     NotifierTally,
     OpCount,
     Outcome,
@@ -78,6 +79,7 @@ def fill(host: Any, make_job: Any) -> None:
             None,
             operations=MappingProxyType({"append": OpCount(3, 1, 0.5)}),
             dropped=MappingProxyType({"retry": 2}),
+            locks=LockCount(7, 1.5),
         ),
         tally=Tally(
             jobs=MappingProxyType(
@@ -158,6 +160,7 @@ async def test_the_samples_are_what_was_counted(serve: Any, host: Any, make_job:
     assert of("notifier_messages_total", notifier="mail", result="dropped") == 1
     assert of("state_dropped_writes_total", kind="retry") == 2
     assert of("state_dropped_writes_total", kind="manifest") == 0
+    assert (of("state_lock_acquisitions_total"), of("state_lock_wait_seconds_total")) == (7, 1.5)
     assert of("cluster_conflict", kind="size") == 1
     assert of("cluster_peers", status="agreed") == 2
     assert of("cluster_peers", status="conflict") == 0
