@@ -328,6 +328,12 @@ class InFlight:
             return
         patience = flight.job.options.kill_timeout
         end = self._clock.now().boot + (patience if grace is None else min(grace, patience))
+
+        def hasten(grace: Seconds) -> None:
+            nonlocal end
+            end = min(end, self._clock.now().boot + grace)
+
+        flight.cancellation.hastens(hasten)
         self._table.signal_group(pid, signal.SIGTERM)
         while self._table.group_lives(pid) and self._clock.now().boot < end:
             await self._clock.sleep(min(LOOK_OFTEN, max(0.001, end - self._clock.now().boot)))

@@ -25,7 +25,7 @@ from cronstable.runtime.backlog import Backlog
 from cronstable.runtime.bus import EventBus
 from cronstable.runtime.crowd import Starter
 from cronstable.runtime.output import OutputHub
-from cronstable.runtime.runner import Cancellation, RunRequest
+from cronstable.runtime.runner import HURRIED_KILL, Cancellation, RunRequest
 
 HISTORY = 20
 """Finished runs and skips remembered per job (reference 7.3)."""
@@ -377,7 +377,7 @@ class Launcher:
         """End everything that lives, soon: the second signal."""
         for flights in self._flights.values():
             for flight in flights:
-                flight.cancellation.request("the daemon was told twice to stop", hurry=True)
+                flight.cancellation.request("the daemon was told twice to stop", grace=HURRIED_KILL)
 
     async def _fly(self, flight: Flight, decision: Decision, recheck: Recheck) -> None:
         job, key = flight.job, flight.key

@@ -46,8 +46,7 @@ class Cancellation:
     def __init__(self) -> None:
         self._requested = False
         self._interrupt: Callable[[], None] | None = None
-        self._in_hurry = False
-        self._hurried: anyio.Event | None = None
+        self._hasten: Callable[[Seconds], None] = lambda grace: None
         self.reason = ""
         self.grace: Seconds | None = None
 
@@ -56,21 +55,22 @@ class Cancellation:
         """Whether the run is to end."""
         return self._requested
 
-    def request(self, reason: str, *, hurry: bool = False, grace: Seconds | None = None) -> None:
-        """End the run; the first reason stands. ``hurry``: do not grant it all of its killTimeout.
+    def request(self, reason: str, *, grace: Seconds | None = None) -> None:
+        """End the run; the first reason stands.
 
-        ``grace``: seconds from SIGTERM to SIGKILL, at most; None: all of killTimeout.
+        ``grace``: seconds from now, or from SIGTERM if that comes later, to SIGKILL, at most; None: all of killTimeout.
+        One that is being ended already, for whatever reason, is left no more than that either: of several the one
+        counts whose time is over first.
         """
+        if grace is not None and (self.grace is None or grace < self.grace):
+            self.grace = grace
         if not self._requested:
             self.reason = reason
-            self.grace = grace
             self._requested = True
             if self._interrupt is not None:
                 self._interrupt()
-        if hurry:
-            self._in_hurry = True
-            if self._hurried is not None:
-                self._hurried.set()
+        if grace is not None:
+            self._hasten(grace)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -86,12 +86,9 @@ class Cancellation:
         if self._requested:
             call()
 
-    async def hurried(self) -> None:
-        """Return once it is to end in a hurry."""
-        # Made when somebody waits: nearly every run ends without having been asked to.
-        self._hurried = anyio.Event()
-        if not self._in_hurry:
-            await self._hurried.wait()
+    def hastens(self, call: Callable[[Seconds], None]) -> None:
+        """The run is being ended, with the ``grace`` granted so far: call ``call`` with each one from here on."""
+        self._hasten = call
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,14 +332,11 @@ class _Run:
 
     async def _end_group(self, process: Process) -> None:
         """SIGTERM to the group, killTimeout for all of it to go, then SIGKILL to the group in any case."""
-        grace = self._request.cancellation.grace
-        patience = self._job.options.kill_timeout
-        patience = patience if grace is None else min(patience, grace)
         process.signal_group(signal.SIGTERM)
         if _CONTINUE is not None:
             # A stopped process would take SIGTERM only once it goes on.
             process.signal_group(_CONTINUE)
-        await self._within(patience, lambda: self._group_gone_or_hurry(process))
+        await self._group_gone_in_time(process)
         process.signal_group(signal.SIGKILL)
         if not await self._within(DEATH_WATCH, lambda: self._group_gone(process)):
             self._tools.log.warning(
@@ -352,15 +346,28 @@ class _Run:
                 DEATH_WATCH,
             )
 
-    async def _group_gone_or_hurry(self, process: Process) -> None:
+    async def _group_gone_in_time(self, process: Process) -> None:
+        """Until the group is gone, or what it is granted is over, which a later request may cut short."""
+        clock, cancellation, patience = self._tools.clock, self._request.cancellation, self._job.options.kill_timeout
+        end = clock.now().boot + (patience if cancellation.grace is None else min(patience, cancellation.grace))
+        nap = anyio.CancelScope()
+
+        def hasten(grace: Seconds) -> None:
+            nonlocal end
+            end = min(end, clock.now().boot + grace)
+            nap.cancel()
+
         async with anyio.create_task_group() as tasks:
 
-            async def hurry() -> None:
-                await self._request.cancellation.hurried()
-                await self._sleep_through(HURRIED_KILL)
+            async def limit() -> None:
+                nonlocal nap
+                while (left := end - clock.now().boot) > 0:
+                    with anyio.CancelScope() as nap:
+                        await clock.sleep(min(left, LONGEST_NAP))
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(hurry)
+            cancellation.hastens(hasten)
+            tasks.start_soon(limit)
             await self._group_gone(process)
             tasks.cancel_scope.cancel()
 

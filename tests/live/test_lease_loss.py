@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,16 @@ JOBS = """\
     concurrencyPolicy: Forbid
     clusterPolicy: Leader
     onLeaseLost: {mode}
-    killTimeout: 1
+    killTimeout: {patience}
 """
 
 Wait = Callable[[Callable[[], object], float, str], None]
 
 
-def jobs_in(directory: Path, modes: tuple[str, ...]) -> str:
+def jobs_in(directory: Path, modes: tuple[str, ...], patience: int = 1) -> str:
     return "".join(
-        JOBS.format(name=mode, mode=mode, command=DEAF.format(pids=directory / f"{mode}.pid")) for mode in modes
+        JOBS.format(name=mode, mode=mode, patience=patience, command=DEAF.format(pids=directory / f"{mode}.pid"))
+        for mode in modes
     )
 
 
@@ -87,6 +89,34 @@ def test_a_store_that_went_away_ends_the_runs_that_ask_for_it_before_the_node_st
         return not view["is_leader"]
 
     waiting(deposed, 60, "a leader without a lease")
+    assert seen[-1] == (False, {"continue": True, "term": False, "kill": False})
+
+
+@pytest.mark.usefixtures("no_survivors")
+def test_a_run_that_was_cancelled_and_takes_its_time_ends_with_the_lease_all_the_same(
+    make_fleet: Callable[..., Any], tmp_path: Path, waiting: Wait
+) -> None:
+    modes = ("continue", "term", "kill")
+    fleet = make_fleet(1, jobs=jobs_in(tmp_path, modes, patience=300))
+    fleet.start()
+    node = fleet.wait_for_leader(30)
+    waiting(lambda: all(begun(tmp_path, mode) for mode in modes), 60, "the three jobs")
+    for mode in modes:
+        request = urllib.request.Request(f"http://127.0.0.1:{node.port}/jobs/{mode}/cancel", method="POST")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.status < 300
+    (tmp_path / "shared").rename(tmp_path / "away")
+    seen: list[tuple[bool, dict[str, bool]]] = []
+
+    def deposed() -> bool:
+        view = node.cluster()
+        if view is None:
+            return False
+        seen.append((bool(view["is_leader"]), {mode: alive(tmp_path, mode) for mode in modes}))
+        return not view["is_leader"]
+
+    waiting(deposed, 60, "a leader without a lease")
+    assert seen[0][1] == {"continue": True, "term": True, "kill": True}
     assert seen[-1] == (False, {"continue": True, "term": False, "kill": False})
 
 

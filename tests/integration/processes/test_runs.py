@@ -18,7 +18,7 @@ import pytest
 
 from cronstable.core.job import FailsWhen, Job
 from cronstable.core.runs import LAUNCH_FAILED, LiveRun, Outcome, RunKey, RunRecord
-from cronstable.runtime.runner import Cancellation, RunRequest, RunTools, run_job
+from cronstable.runtime.runner import HURRIED_KILL, Cancellation, RunRequest, RunTools, run_job
 from cronstable.runtime.spawn import PosixSpawner
 from cronstable.runtime.start import keep_descriptors_from_children
 from cronstable.testing.clock import until
@@ -237,7 +237,7 @@ async def test_a_hurried_cancellation_does_not_wait_for_the_kill_timeout(
             tasks.start_soon(go)
             await until(lambda: sink.count, within=10)
             cancellation.request("replaced")
-            cancellation.request("told twice", hurry=True)
+            cancellation.request("told twice", grace=HURRIED_KILL)
     assert (records[0].outcome, records[0].fail_reason) == (Outcome.CANCELLED, "replaced")
 
 

@@ -312,6 +312,24 @@ def test_of_a_survivor_that_is_ended_no_child_is_left_and_the_time_given_counts(
     assert [number for _, number in machine.signals] == [15, 9]
 
 
+def test_a_survivor_that_is_being_ended_is_left_no_more_than_a_later_request_grants() -> None:
+    contents, machine, one = Contents(), Machine(), job()
+    live(contents, machine, [one], die_during_a_run)
+    machine.deaf = True
+
+    async def after(world: World) -> None:
+        (run,) = world.launcher.live()["a"]
+        since = world.clock.now().boot
+        world.launcher.end("a", run.key.run_id, "cancelled")
+        await until(lambda: bool(machine.signals), within=10)
+        world.launcher.end("a", run.key.run_id, "the lease is lost", grace=0.0)
+        await until(lambda: not world.launcher.busy, within=10)
+        assert world.clock.now().boot - since < 4.0
+
+    live(contents, machine, [one], after)
+    assert [number for _, number in machine.signals] == [15, 9]
+
+
 def test_whoever_minds_leases_is_told_of_a_survivor_and_of_its_end() -> None:
     contents, machine, one = Contents(), Machine(), job()
     live(contents, machine, [one], die_during_a_run)

@@ -17,7 +17,7 @@ from cronstable.core.job import Job, JobOptions
 from cronstable.core.runs import EXECUTION_TIMEOUT, LAUNCH_FAILED, LiveRun, Outcome, RunKey, RunRecord
 from cronstable.core.schedule import Schedule
 from cronstable.runtime.capture import LineBatch
-from cronstable.runtime.runner import Cancellation, RunRequest, RunTools, run_job
+from cronstable.runtime.runner import HURRIED_KILL, Cancellation, RunRequest, RunTools, run_job
 from cronstable.runtime.spawn import SpawnFailed, SpawnSpec, Stream
 from cronstable.testing.clock import VirtualClock, run_virtual
 
@@ -263,12 +263,59 @@ def test_hurry_cuts_the_kill_timeout_short() -> None:
             await stage.clock.sleep(2)
             stage.cancellation.request("stopping")
             await stage.clock.sleep(5)
-            stage.cancellation.request("told twice", hurry=True)
+            stage.cancellation.request("told twice", grace=HURRIED_KILL)
 
         record = await stage.run_beside(cancel)
         return record.duration
 
     assert staged(play) == 8.0
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "over_at"),
+    [
+        (None, 3.0, 8.0),  # cancelled by a person, then its lease is lost
+        (None, 0.0, 5.0),
+        (20.0, 3.0, 8.0),
+        (4.0, 3.0, 6.0),  # the first one is over sooner
+        (4.0, None, 6.0),
+        (None, 900.0, 602.0),
+    ],
+)
+def test_a_run_that_is_being_ended_is_left_no_more_than_a_later_request_grants(
+    first: float | None, later: float | None, over_at: float
+) -> None:
+    async def play() -> RunRecord:
+        stage = Stage(kill_timeout=600.0)
+        stage.process.ignores.add(signal.SIGTERM)
+        stage.process.lifetime = 1e6
+
+        async def cancel() -> None:
+            await stage.clock.sleep(2)
+            stage.cancellation.request("cancelled", grace=first)
+            await stage.clock.sleep(3)
+            stage.cancellation.request("the lease is lost", grace=later)
+
+        return await stage.run_beside(cancel)
+
+    record = staged(play)
+    assert (record.duration, record.outcome, record.fail_reason) == (over_at, Outcome.CANCELLED, "cancelled")
+
+
+def test_a_lease_that_is_lost_while_the_execution_timeout_ends_the_run_leaves_it_no_more_either() -> None:
+    async def play() -> RunRecord:
+        stage = Stage(execution_timeout=2.0, kill_timeout=600.0)
+        stage.process.ignores.add(signal.SIGTERM)
+        stage.process.lifetime = 1e6
+
+        async def lose() -> None:
+            await stage.clock.sleep(5)
+            stage.cancellation.request("the lease is lost", grace=0.0)
+
+        return await stage.run_beside(lose)
+
+    record = staged(play)
+    assert (record.duration, record.outcome, record.exit_code) == (5.0, Outcome.FAILURE, EXECUTION_TIMEOUT)
 
 
 def test_a_cancellation_after_the_end_changes_nothing() -> None:
