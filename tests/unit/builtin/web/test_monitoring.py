@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,16 @@ def test_every_metric_and_label_that_is_asked_for_is_one_of_ours(repo: Path) -> 
             assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selected)) <= ours[name], text
         for grouped in GROUPED.findall(text):
             assert {label.strip() for label in grouped.split(",")} <= labels, text
+
+
+def test_promtool_finds_nothing_wrong_with_the_alerts(repo: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool (Debian package prometheus) is not installed")
+    command = [promtool, "check", "rules", str(repo / "example/monitoring/rules.yaml")]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"SUCCESS: {len(rules(repo))} rules found" in checked.stdout
 
 
 def test_every_alert_says_how_bad_it_is_what_happened_and_what_it_means(repo: Path) -> None:
