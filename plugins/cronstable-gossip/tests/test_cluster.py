@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -549,6 +550,35 @@ def test_every_node_tells_what_it_knows_of_all_and_nothing_once_it_has_ended(clu
         assert c.members["a"].host.published[-1].nodes == ()
 
     cluster(story)
+
+
+def test_what_is_shown_of_others_is_an_interval_and_five_seconds_old_at_most_and_costs_no_more_for_it(
+    cluster: Play,
+) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await c.pause(60)
+        host = c.members["a"].host
+
+        def fresh() -> bool:
+            now = c.members["a"].clock.now().wall
+            ages = [now - datetime.fromisoformat(node["as_of"]).timestamp() for node in host.published[-1].nodes]
+            return all(age <= 30 + 5 for age in ages)
+
+        before = len(host.published)
+        await always(fresh, during=600)
+        assert len(host.published) - before <= 20 * 1.12 + 1, "once a round"
+
+    cluster(story, interval=30.0, timeout=10.0)
+
+
+def test_a_node_alone_shows_itself_as_often_as_one_with_peers(cluster: Play) -> None:
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        await c.pause(600)
+        assert 16 <= len(c.members["a"].host.published) <= 22
+
+    cluster(story, "a", interval=30.0, timeout=10.0)
 
 
 @pytest.mark.parametrize("way", ["one by one", "all at once"])

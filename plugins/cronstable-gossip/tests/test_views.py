@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cronstable_gossip.derive import MOST_CANDIDATES, Derived, agreeing, cluster_size, derive, owners, settled
 from cronstable_gossip.model import Failed, Me, Member, Peer, Report, Seen, observe
+from cronstable_gossip.summaries import fleet, own_entry
 
 from cronstable.api import PeerStatus
 
@@ -152,6 +153,26 @@ def test_a_failure_drops_what_was_fresh_and_keeps_who_it_was(me: Me) -> None:
     assert (peer.last_seen, peer.evidence, peer.sent) == (100.0, 5.0, 6.0)
     assert observe(before, replace(FAILED, untrusted=True), me).status is PeerStatus.UNTRUSTED
     assert observe(peer, seen(), me).last_error is None
+
+
+def test_what_a_peer_repeats_goes_on_to_count_down_from_when_it_said_it(me: Me) -> None:
+    jobs: Any = {"j": {"scheduled_in": 90.0, "running": 0}, "k": {"scheduled_in": None}, "l": "of another version"}
+    said = seen(summaries=jobs)
+    peer = observe(Peer("a:1"), said, me)
+    own = own_entry("b", "b:1", 0.0, {}, truncated=False)
+
+    def shown(peer: Peer, now: float) -> Any:
+        return fleet(own, [peer], now)[1]["jobs"]
+
+    assert shown(peer, 5.0) == jobs
+    peer = observe(peer, replace(said, sent=35.0, wall=130.0), me)
+    assert shown(peer, 50.0)["j"] == {"scheduled_in": 45.0, "running": 0}
+    peer = observe(observe(peer, FAILED, me), replace(said, sent=65.0, wall=160.0), me)
+    assert shown(peer, 70.0)["j"]["scheduled_in"] == 25.0, "also over a failure"
+    assert shown(peer, 500.0)["j"]["scheduled_in"] == 0
+    assert shown(peer, 500.0)["k"] == {"scheduled_in": None}
+    peer = observe(peer, replace(seen(summaries={"j": {"scheduled_in": 80.0}}), sent=95.0), me)
+    assert shown(peer, 100.0) == {"j": {"scheduled_in": 75.0}}
 
 
 # -- counting ---------------------------------------------------------------------------------------------------------

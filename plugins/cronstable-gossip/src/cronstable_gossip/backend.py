@@ -29,6 +29,7 @@ FIRST_ROUND: Final[Seconds] = 30.0
 PUSH_DEADLINE: Final[Seconds] = 10.0
 """For telling the others of an @reboot run, which waits for it; less than the host gives the mark."""
 PUBLISH_EVERY: Final[Seconds] = 5.0
+"""Also how long the first answer of a round waits for the others, so that all are published together."""
 STOP_DEADLINE: Final[Seconds] = 5.0
 REFRESH_SHARE: Final = 0.9
 """Of connectTimeout: an immediate round ends before whoever waits for it gives up."""
@@ -97,6 +98,7 @@ class GossipElection:
         self._wakes = [anyio.Event() for _ in range(count)]
         self._hangups = [float("-inf")] * count
         self._changed = anyio.Event()
+        self._heard = anyio.Event()
         self._built: tuple[tuple[object, ...], float, payload.Body] | None = None
         self._looked = float("-inf")
         self._together = float("-inf")
@@ -279,6 +281,7 @@ class GossipElection:
         except Exception as error:  # noqa: BLE001 - what we overlooked in an answer costs that peer, not the election
             outcome = Failed(f"its answer cannot be read: {type(error).__name__}: {error}", sent)
             self._logbook.note_odd(self._node.peers[index].host, error)
+        self._heard.set()
         self._node.adopt(self._context.job_set_id())
         if self._node.polled(index, outcome, self._now()):
             self._ask_everybody(but=index)
@@ -319,18 +322,25 @@ class GossipElection:
             await self._transport.rotate()
 
     async def _publish(self) -> None:
-        """Give what the others say of their runs to whoever shows it."""
+        """Give what the others say of their runs to whoever shows it: after each round of questions.
+
+        Not at a time of its own: what was just asked would be as old again before it is shown.
+        """
+        interval = max(PUBLISH_EVERY, self._timing.interval)
         while True:
+            self._heard = anyio.Event()
             self._stats = await self._load.look() if self._shares else None
             self._summaries.look()
             jobs, truncated = self._summaries.now(), self._summaries.truncated
             name, host, wall = self._context.node_name, str(self._section.listen), self._host.clock.now().wall
             own = own_entry(name, host, wall, jobs, truncated=truncated, stats=self._stats)
             self._node.forget_old_stats(self._now())
-            nodes = fleet(own, self._node.peers)
+            nodes = fleet(own, self._node.peers, self._now())
             report = FleetReport(self._context.backend, nodes, self._timing.interval, self._asker.ask)
             self._host.publish(report)
-            await self._host.clock.sleep(max(PUBLISH_EVERY, self._timing.interval))
+            with anyio.move_on_after(interval):
+                await self._heard.wait()
+            await self._host.clock.sleep(PUBLISH_EVERY)
 
     # -- answering ----------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,7 @@ class Peer:
     ``report``: the fresh observation, None after a failure. ``node_name``, ``instance_id``, ``streak`` and
     ``summaries`` outlive a failure. ``is_self``: it once proved to be this node. ``sent``: boot seconds at which the
     last completed poll left, whatever came of it; ``evidence``: the same of the last one that was answered.
+    ``summaries_at``: boot seconds at which the question left that they first answered, from when they count down.
     ``may_lead``: it led or stood when it was last heard of, or we elected it when we lost it; ``refused``: nobody
     listens at its address since.
     """
@@ -121,6 +122,7 @@ class Peer:
     may_lead: bool = False
     refused: bool = False
     summaries: Mapping[str, Json] | None = None
+    summaries_at: float = 0.0
     truncated: bool = False
     stats: Reading | None = None
 
@@ -152,6 +154,8 @@ def observe(peer: Peer, outcome: Seen | Failed, me: Me) -> Peer:
         may_lead=report.claim is not Claim.NONE,
         refused=False,
         summaries=report.summaries,
+        # What is repeated (304) counts down from when it was first said.
+        summaries_at=outcome.sent if report.summaries is not peer.summaries else peer.summaries_at,
         truncated=report.truncated,
     )
 

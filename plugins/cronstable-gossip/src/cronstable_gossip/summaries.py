@@ -51,12 +51,15 @@ class Summaries:
             self._parts[name] = (part, snapshot.next_fires.get(name))
 
 
-def fleet(own: Mapping[str, Json], peers: Iterable[Peer]) -> tuple[Mapping[str, Json], ...]:
-    """``own`` and the other nodes, each once; one that is silent keeps what it said last, with the time of then."""
+def fleet(own: Mapping[str, Json], peers: Iterable[Peer], now: float) -> tuple[Mapping[str, Json], ...]:
+    """``own`` and the other nodes, each once; one that is silent keeps what it said last, with the time of then.
+
+    ``now``: boot seconds to which countdowns go on from when they were heard.
+    """
     found: dict[str, Mapping[str, Json]] = {}
     for peer in peers:
         if not peer.is_self:
-            found.setdefault(peer.instance_id or f"host:{peer.host}", _entry(peer))
+            found.setdefault(peer.instance_id or f"host:{peer.host}", _entry(peer, now))
     return own, *found.values()
 
 
@@ -82,17 +85,26 @@ def own_entry(
     }
 
 
-def _entry(peer: Peer) -> Mapping[str, Json]:
+def _entry(peer: Peer, now: float) -> Mapping[str, Json]:
+    age = max(0.0, now - peer.summaries_at)
     return {
         "node_name": peer.node_name,
         "host": peer.host,
         "self": False,
         "status": peer.status.value,
         "as_of": None if peer.last_seen is None else _iso(peer.last_seen),
-        "jobs": None if peer.summaries is None else dict(peer.summaries),
+        "jobs": None if peer.summaries is None else {name: _aged(said, age) for name, said in peer.summaries.items()},
         "truncated": peer.truncated,
         "node_stats": None if peer.stats is None else dict(peer.stats.values),
     }
+
+
+def _aged(said: Json, age: float) -> Json:
+    """What a peer said of a job ``age`` seconds ago, counting down to now and no further."""
+    if not isinstance(said, Mapping):
+        return said
+    due = said.get("scheduled_in")
+    return {**said, "scheduled_in": round(max(0.0, due - age), 3)} if isinstance(due, int | float) else said
 
 
 def _last(record: RunRecord) -> Json:
