@@ -74,6 +74,27 @@ def test_every_alert_says_how_bad_it_is_what_happened_and_what_it_means(repo: Pa
         assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]
 
 
+def test_every_alert_of_the_operator_guide_is_a_rule_that_asks_for_the_metrics_it_names(repo: Path) -> None:
+    expressions = {rule["alert"]: rule["expr"] for rule in rules(repo)}
+    table = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in (repo / "docs/operator-guide.md").read_text("utf-8").splitlines()
+        if "| `Cronstable" in line
+    ]
+    assert len(table) == 6
+    for row in table:
+        expression = expressions[row[3].strip("`")]
+        assert set(NAME.findall(row[2])) <= set(NAME.findall(expression)), row
+        assert {text for _, text in SELECTOR.findall(row[2])} <= {text for _, text in SELECTOR.findall(expression)}
+
+
+@pytest.mark.parametrize("alert", ["CronstableNoLeader", "CronstableNoQuorum", "CronstableOneFailureLeft"])
+def test_a_cluster_that_elects_nobody_is_not_said_to_miss_a_leader(repo: Path, alert: str) -> None:
+    """What counts transitions is there only where a leader is elected."""
+    expression = next(rule["expr"] for rule in rules(repo) if rule["alert"] == alert)
+    assert re.search(r"\band\b[^\n]*cronstable_cluster_leader_transitions_total", expression)
+
+
 def test_a_panel_has_its_own_number_and_lies_within_the_grid(repo: Path) -> None:
     panels = json.loads((repo / "example/monitoring/dashboard.json").read_text("utf-8"))["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
