@@ -80,3 +80,15 @@ def test_without_openssl_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     done = run(tmp_path, "a")
     assert done.exit_code == 1
     assert "openssl is not installed" in done.output
+
+
+def test_a_directory_that_cannot_be_made_or_written_to_is_named_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "taken" / "ca.cnf").mkdir(parents=True)
+    (tmp_path / "started" / "a.ext").mkdir(parents=True)
+    for where, named in (("file/below", "file/below"), ("taken", "taken/ca.cnf"), ("started", "started/a.ext")):
+        done = run(tmp_path / where, "a")
+        assert done.exit_code == 1, done.output
+        assert isinstance(done.exception, SystemExit), "no traceback"
+        assert done.output.startswith(f"Error: {tmp_path / named}: "), done.output
+        assert "name a directory that you can write to" in done.output

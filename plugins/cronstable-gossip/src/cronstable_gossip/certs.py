@@ -40,6 +40,19 @@ def certs(directory: Path, nodes: tuple[str, ...], days: int) -> None:
         raise click.ClickException("the program openssl is not installed; it makes the keys")
     wanted = [_node(text) for text in nodes]
     os.umask(0o077)
+    try:
+        _make(program, directory, wanted, days)
+    except OSError as error:
+        # An ordinary mistake: no permission, a file where a directory is named, a full disk.
+        path, why = error.filename or directory, error.strerror or str(error)
+        raise click.ClickException(f"{path}: {why}; name a directory that you can write to, or can make") from error
+    click.echo(f"{len(wanted)} certificates for {days} days in {directory}, for trying out only. For each node:\n")
+    for name, _ in wanted:
+        where = directory.absolute()
+        click.echo(f"  tls: {{ca: {where}/ca.pem, cert: {where}/{name}.pem, key: {where}/{name}.key}}")
+
+
+def _make(program: str, directory: Path, wanted: Sequence[tuple[str, tuple[str, ...]]], days: int) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     files = [directory / f"{name}.{end}" for name, _ in wanted for end in ("pem", "key")]
     taken = [path.name for path in files if path.exists()]
@@ -52,10 +65,6 @@ def certs(directory: Path, nodes: tuple[str, ...], days: int) -> None:
         (directory / "ca.cnf").unlink()
     for name, hosts in wanted:
         _issue(program, directory, name, hosts, days)
-    click.echo(f"{len(wanted)} certificates for {days} days in {directory}, for trying out only. For each node:\n")
-    for name, _ in wanted:
-        where = directory.absolute()
-        click.echo(f"  tls: {{ca: {where}/ca.pem, cert: {where}/{name}.pem, key: {where}/{name}.key}}")
 
 
 def _node(text: str) -> tuple[str, tuple[str, ...]]:
