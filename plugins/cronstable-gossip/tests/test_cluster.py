@@ -422,6 +422,23 @@ def test_a_peer_that_cannot_prove_itself_is_untrusted(cluster: Play) -> None:
     cluster(story)
 
 
+@pytest.mark.parametrize(("elects", "names", "said"), [(True, "ab", 1), (False, "ab", 0), (True, "abc", 0)])
+def test_two_nodes_that_list_themselves_to_be_three_are_warned_of_once(
+    cluster: Play, elects: bool, names: str, said: int
+) -> None:
+    async def story(c: Any) -> None:
+        await c.stop("a")
+        await c.start("a", [*names, "a-itself"])
+        c.network.open["a-itself"] = c.network.open["a"]
+        member = c.members["a"]
+        await until(lambda: member.election.view().peers[-1].status is PeerStatus.SELF, within=3)
+        await c.pause(10)
+        assert member.election.view().cluster_size == len(names)
+        assert len(member.host.logged("HAS TWO NODES ONLY: a-itself:1")) == said
+
+    cluster(story, names, elect_leader=elects)
+
+
 def test_a_reboot_job_runs_once_in_the_cluster_and_again_under_another_job_set(cluster: Play) -> None:
     async def story(c: Any) -> None:
         await leader(c, "a")

@@ -89,7 +89,7 @@ class GossipElection:
         self._summaries = Summaries(host)
         self._asker = Asker(host.clock, self._transport, lambda: self._node.peers, me.name)
         self._what = what
-        self._logbook = Logbook(host.log, me.name, what, decides=what == "cluster")
+        self._logbook = Logbook(host.log, me.name, what, decides=what == "cluster", elects=me.elect_leader)
         count = len(section.peers)
         self._tags: list[str | None] = [None] * count
         self._cache: list[Report | None] = [None] * count

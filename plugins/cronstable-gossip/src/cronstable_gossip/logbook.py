@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from cronstable.api import PeerStatus
@@ -20,16 +20,23 @@ _LEVELS: Final = {
 
 
 class Logbook:
-    """Remembers what was said last. ``what``: the word before each line; ``decides``: whether a job hangs on it."""
+    """Remembers what was said last.
 
-    def __init__(self, log: logging.Logger, name: str, what: str = "cluster", *, decides: bool = True) -> None:
+    ``what``: the word before each line; ``decides``: whether a job hangs on it; ``elects``: whether anybody is elected.
+    """
+
+    def __init__(
+        self, log: logging.Logger, name: str, what: str = "cluster", *, decides: bool = True, elects: bool = False
+    ) -> None:
         self._log = log
         self._what = what
         self._decides = decides
+        self._elects = elects
         self._name = name
         self._status: dict[str, PeerStatus] = {}
         self._conflict = False
         self._truncated = False
+        self._said_two = False
         self._swapped: tuple[str, ...] = ()
         self._shed = False
         self._too_long = False
@@ -37,6 +44,8 @@ class Logbook:
 
     def note(self, peers: Iterable[Peer], found: Derived) -> None:
         """Say what changed since the last time."""
+        peers = tuple(peers)
+        self._say_two([peer.host for peer in peers if peer.is_self], found.size)
         for peer in peers:
             if self._status.get(peer.host, PeerStatus.UNKNOWN) is not peer.status:
                 self._status[peer.host] = peer.status
@@ -79,6 +88,17 @@ class Logbook:
         if kind not in self._odd:
             self._odd.add(kind)
             self._log.error("%s: the answer of %s cannot be read, this is our error", self._what, host, exc_info=error)
+
+    def _say_two(self, own: Collection[str], size: int) -> None:
+        """Two that elect are refused by the configuration, unless a list that names its own node hides it."""
+        if self._elects and size == 2 and own and not self._said_two:
+            self._said_two = True
+            self._log.warning(
+                "%s: THIS CLUSTER HAS TWO NODES ONLY: %s under `peers` is this node itself. Both must be up, and any "
+                "single failure stops all Leader jobs; add a third node, and take this one out of its own list",
+                self._what,
+                ", ".join(own),
+            )
 
     def _say_peer(self, peer: Peer) -> None:
         level = _LEVELS.get(peer.status, logging.INFO)
