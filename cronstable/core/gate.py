@@ -59,7 +59,7 @@ def _leader(job: str, view: ClusterView, boot: float, due: float | None) -> Deci
         owner = hrw_owner(job, view.owners)
         mine = owner is not None and owner == view.node_name
         return (
-            (_before_term(view, due) or _run(Reason.OWNER, owner=owner))
+            (_before_move(job, view, due) or _run(Reason.OWNER, owner=owner))
             if mine
             else _skip(Reason.NOT_OWNER, owner=owner)
         )
@@ -73,6 +73,14 @@ def _before_term(view: ClusterView, due: float | None) -> Decision | None:
     if due is None or view.since is None or due >= view.since:
         return None
     return _skip(Reason.DUE_BEFORE_TERM, late_by=view.since - due)
+
+
+def _before_move(job: str, view: ClusterView, due: float | None) -> Decision | None:
+    """The skip of what came due before the owners were these, unless the job was this node's then as well."""
+    before = _before_term(view, due)
+    if before is None or due is None or view.since_before is None or due < view.since_before:
+        return before
+    return None if hrw_owner(job, view.owners_before) == view.node_name else before
 
 
 def _prefer_leader(job: str, view: ClusterView, boot: float) -> Decision:

@@ -82,6 +82,8 @@ class ClusterView:
     and what is due waits for one refresh (DESIGN 4, the end).
     ``since``: boot seconds since when the leader or the owners are these; an occurrence that came due before was
     another's, or nobody's. None: no such rule, a lease log decides.
+    ``owners_before``, ``since_before``: under spread, the owners until ``since``, and since when they were these: a job
+    that this node owned under both did not move. None: nothing is known of before.
     ``twins``: for each node of our own name that goes first on the never-skip path, the names it agrees with (6.8).
     """
 
@@ -107,6 +109,8 @@ class ClusterView:
     deadline: float | None = None
     stale: bool = False
     since: float | None = None
+    owners_before: tuple[str, ...] = ()
+    since_before: float | None = None
     twins: tuple[tuple[str, ...], ...] = ()
     lease: LeaseView | None = None
 

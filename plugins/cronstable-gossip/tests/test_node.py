@@ -188,6 +188,26 @@ def test_without_election_and_under_spread_nobody_stands(make_me: MakeMe) -> Non
         assert not node.view(100.1).is_leader
 
 
+def test_under_spread_it_is_told_who_owned_the_jobs_before_and_since_when(make_me: MakeMe) -> None:
+    node = Node(make_me("b", distribution="spread"), ["a:1", "c:1"], TIMING, now=100.0)
+    alone = frozenset({"b"})
+    lose(node, 0, 100.1, refused=True)
+    hear(node, 1, 100.2, distribution="spread", mutual_agreeing=alone)
+    view = node.view(100.2)
+    assert (view.owners, view.since, view.owners_before, view.since_before) == (("b", "c"), 100.2, (), 100.0)
+    hear(node, 0, 105.0, distribution="spread", mutual_agreeing=alone)
+    view = node.view(105.0)
+    assert (view.owners, view.since, view.owners_before, view.since_before) == (
+        ("a", "b", "c"),
+        105.0,
+        ("b", "c"),
+        100.2,
+    )
+    assert node.beat(105.0 + TIMING.timeout + 0.1), "long enough for others to have given our jobs away"
+    view = node.view(109.1)
+    assert (view.since, view.owners_before, view.since_before) == (109.1, (), 109.1)
+
+
 def test_who_is_not_elected_claims_nothing(make_me: MakeMe) -> None:
     for before in (Candidacy(), Candidacy(Claim.STANDING, 1.0), Candidacy(Claim.LEADING, 1.0, 2.0)):
         found = advance(before, [], make_me("b"), elected=False, silent_until=0.0, detour=0.0, now=5.0)

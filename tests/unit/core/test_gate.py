@@ -130,6 +130,29 @@ def test_under_spread_what_came_due_before_the_owners_were_these_is_skipped() ->
     assert decide(LEADER, "job", election_configured=True, view=view, boot=51.0, due=50.5).verdict is RUN
 
 
+@pytest.mark.parametrize(
+    ("before", "since_before", "due", "verdict"),
+    [
+        (("a", "b"), 20.0, 49.0, RUN),
+        (("a", "b"), 20.0, 20.0, RUN),
+        (("a", "b"), 20.0, 19.9, SKIP),
+        (("a", "b"), None, 49.0, SKIP),
+        (("b",), 20.0, 49.0, SKIP),
+        ((), 20.0, 49.0, SKIP),
+        (("b",), 20.0, 50.0, RUN),
+    ],
+    ids=["kept", "since then", "before that", "unknown", "another's", "nobody's", "due in its own term"],
+)
+def test_under_spread_a_job_that_did_not_move_is_not_skipped_when_the_owners_change(
+    before: tuple[str, ...], since_before: float | None, due: float, verdict: Verdict
+) -> None:
+    job = next(f"job-{i}" for i in range(100) if hrw_owner(f"job-{i}", ("a", "b", "c")) == "a")
+    view = replace(SPREAD_VIEW, owners=("a", "b", "c"), since=50.0, owners_before=before, since_before=since_before)
+    decision = decide(LEADER, job, election_configured=True, view=view, boot=51.0, due=due)
+    assert decision.verdict is verdict
+    assert decision.reason is (Reason.OWNER if verdict is RUN else Reason.DUE_BEFORE_TERM)
+
+
 def test_a_twin_that_goes_first_runs_what_it_owns_in_its_own_view() -> None:
     view = replace(SPREAD_VIEW, available_owners=("a",))
     assert gate(PREFER, replace(view, twins=(("a",),))).reason is Reason.NOT_OWNER

@@ -91,6 +91,7 @@ class Node:
         self._valid_from = float("-inf")
         self._owners: frozenset[str] = frozenset()
         self._owners_since = now
+        self._owners_before: tuple[frozenset[str], float] = (frozenset(), now)
         self._callers: OrderedDict[str, _Called] = OrderedDict()
         self._unsettled_since: list[float | None] = [None] * len(self.peers)
         self._at_issue: list[frozenset[str]] = [frozenset()] * len(self.peers)
@@ -192,6 +193,7 @@ class Node:
         if stood > self._timing.timeout:
             # Long enough for others to have given our jobs away and taken them back.
             self._owners_since = now
+            self._owners_before = (frozenset(), now)
         return True
 
     def _doubt(self, now: float) -> None:
@@ -229,6 +231,7 @@ class Node:
             self._touch()
         found = owners(view, self._me)
         if found != self._owners:
+            self._owners_before = (self._owners, self._owners_since)
             self._owners, self._owners_since = found, now
         if not self._settled and settled(self.peers, self._me, self._third_round):
             self._settled = True
@@ -420,6 +423,8 @@ class Node:
             available_owners=tuple(sorted(found.available)),
             stale=stale,
             since=self.candidacy.since if single else self._owners_since,
+            owners_before=() if single else tuple(sorted(self._owners_before[0])),
+            since_before=None if single else self._owners_before[1],
             twins=found.twins,
         )
 
