@@ -43,11 +43,14 @@ def thin(views: dict[str, Derived], links: frozenset[tuple[str, str]], one: str,
     return (one, other) not in links and len(mates[0] & mates[1]) < views[one].quorum - 1
 
 
-def test_no_directed_graph_of_four_nodes_has_two_leaders_or_none(graph: Any) -> None:
+def test_no_directed_graph_of_four_nodes_has_two_leaders_or_none_or_two_owners_of_a_job(graph: Any) -> None:
     for edges in subsets(list(permutations("abcd", 2))):
-        views = graph("abcd", edges).converge()
+        net = graph("abcd", edges)
+        views = net.converge()
         quorate = [name for name, view in views.items() if view.quorate]
         assert len(leaders(views)) == (1 if quorate else 0), sorted(edges)
+        for job in JOBS:
+            assert len(job_owners(net, views, job)) <= 1, (job, sorted(edges))
 
 
 def test_a_link_that_works_one_way_counts_for_nothing(graph: Any) -> None:
@@ -104,6 +107,18 @@ def test_two_leaders_never_reach_each_other(graph: Any, network: tuple[str, froz
     views = graph(names, edges).converge()
     links = frozenset((x, y) for x, y in edges if (y, x) in edges)
     assert all(thin(views, links, x, y) for x, y in combinations(leaders(views), 2))
+
+
+@given(networks())
+def test_no_job_has_two_owners_in_any_network_thin_bridges_or_not(
+    graph: Any, network: tuple[str, frozenset[tuple[str, str]]]
+) -> None:
+    """Whoever is vouched for is deferred to: where two would lead, a job may have no owner, and never two."""
+    names, edges = network
+    net = graph(names, edges, distribution="spread")
+    views = net.converge()
+    for job in JOBS:
+        assert len(job_owners(net, views, job)) <= 1
 
 
 @given(st.integers(3, 9))
