@@ -135,7 +135,16 @@ def test_bash_completes_commands_and_options_and_leaves_what_is_behind_the_curso
 
 
 @pytest.mark.parametrize(
-    ("line", "word"), [("ni", "nightly"), ("b", "bad job/1"), ("/etc/cron.d/x:7", "/etc/cron.d/x:71")]
+    ("line", "word"),
+    [
+        ("ni", "nightly"),
+        ("b", "bad job/1"),
+        (r"bad\ j", "bad job/1"),
+        ("i", "it's $5"),
+        ("a", 'a "word"'),
+        ("/etc/cron.d/x:7", "/etc/cron.d/x:71"),
+        ("u", "uml\u00e4ut \\ x"),
+    ],
 )
 def test_zsh_completes_a_job_to_one_word_that_is_its_name(
     environ: dict[str, str], config: str, line: str, word: str
