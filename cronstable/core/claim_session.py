@@ -21,7 +21,7 @@ SWEEP_EVERY: Final[Seconds] = 1.0
 PAUSE: Final[Seconds] = 0.2
 """Between two tries at a store that does not answer, or shows less than it must have."""
 SILENT: Final[Seconds] = 2.0
-"""The same once it was silent before, give or take a fifth: all nodes of a fleet ask the same store, and each of them
+"""The same once it was silent, or its log full, before, give or take a fifth: all nodes of a fleet ask the same store, and each of them
 for its lease as well (DESIGN 6, L4)."""
 STAND_DOWN: Final[Seconds] = 60.0
 REOPEN_AFTER: Final[Seconds] = 5.0
@@ -128,7 +128,8 @@ class Session:
         return longest if ahead is None else max(0.001, min(longest, ahead - now.wall))
 
     def breath(self, share: float, *, answered: bool) -> Seconds:
-        """How long to wait before the next try. One answer may get lost; a silent store is asked less often.
+        """How long to wait before the next try. One answer may get lost; a store that stays silent, or a log that stays
+        full, is asked less often.
 
         ``share``: a random number from 0 to 1.
         """
@@ -141,8 +142,10 @@ class Session:
 
     def trim_to(self, appended: Appended) -> int | None:
         """After an append: below which record the log is to be trimmed now, None: not yet."""
-        self._silent = 0
-        self._crowded = self._crowded or isinstance(appended, Full)
+        is_full = isinstance(appended, Full)
+        if not is_full:
+            self._silent = 0
+        self._crowded = self._crowded or is_full
         low = claim_log.trimmable(self.state)
         return low if low >= self._trimmed + (1 if self._crowded else TRIM_EVERY) else None
 

@@ -341,7 +341,10 @@ class ClaimsDriver:
         elif self._older.end(key, Decision(Verdict.SKIP if is_taken else Verdict.DEFER, reason)):
             return
         elif start.attempt == 0:
-            self._record(start.job, start.at, Decision(Verdict.DEFER, reason))
+            before = self._launcher.decisions.get(start.job, start.at)
+            if before is None or before.decision.reason is not reason:
+                # Asked for again and again while the log is full: one record says so.
+                self._record(start.job, start.at, Decision(Verdict.DEFER, reason))
 
     async def _append(self, bound: Bound, number: int, data: bytes) -> None:
         session, asked = bound.session, self._boot()
@@ -359,7 +362,7 @@ class ClaimsDriver:
             await bound.claims.trim(low)
             session.trimmed(low)
         if isinstance(appended, Full):
-            await self._clock.sleep(PAUSE)
+            await self._breathe(session, answered=False)
 
     async def _breathe(self, session: Session, *, answered: bool) -> None:
         await self._clock.sleep(session.breath(int(self._ids.token(1), 16) / 255, answered=answered))

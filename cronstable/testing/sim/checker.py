@@ -28,7 +28,7 @@ LATE: Final[Seconds] = 10.0
 ENOUGH: Final[Seconds] = 12.0
 """A node that could work so long without a break has swept what was owed (L2)."""
 BURST: Final = 30.0
-"""Requests of the lease to a failing store are counted over so many seconds (L4)."""
+"""Requests of a node to a failing store are counted over so many seconds (L4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Checker:
         self._forgot: float | None = None
         self._covered: list[tuple[float, EpochSeconds]] = []
         self._ahead_of_time: set[tuple[str, EpochSeconds]] = set()
-        self._asked: dict[str, list[float]] = {}
+        self._asked: dict[tuple[str, str], list[float]] = {}
         self._working: list[tuple[float, float]] = []
         self._since: tuple[str, float] | None = None
         self._led_until: float | None = None
@@ -174,17 +174,22 @@ class Checker:
         if self._led_until is not None:
             self._led_until = min(self._led_until, now)
 
-    def asked(self, node: Node, operation: str, *, failing: bool) -> None:
-        """L4: a request left; a failing store is not asked more than twice a second by the lease."""
-        if operation not in ("acquire", "renew", "observe", "release") or not failing:
-            self._asked.pop(node.name, None) if not failing else None
-            return
+    def asked(self, node: Node, operation: str, *, failing: bool, full: bool) -> None:
+        """L4: a request left; no more than two a second do for a failing store, nor records for a log that is full."""
+        if failing:
+            self._count(node, "a failing store")
+        else:
+            self._asked.pop((node.name, "a failing store"), None)
+        if operation == "append" and full and not failing:
+            self._count(node, "a full log")
+
+    def _count(self, node: Node, what: str) -> None:
         now = self._world.engine.at
-        recent = [at for at in self._asked.get(node.name, []) if at > now - BURST]
+        recent = [at for at in self._asked.get((node.name, what), []) if at > now - BURST]
         recent.append(now)
-        self._asked[node.name] = recent
-        if len(recent) > 2 * BURST + 5 and now - recent[0] <= BURST:
-            self.violate("L4", f"{node.name} asked a failing store {len(recent)} times in {BURST:g} s")
+        self._asked[node.name, what] = recent
+        if len(recent) > 2 * BURST + 5:
+            self.violate("L4", f"{node.name} asked {what} {len(recent)} times in {BURST:g} s")
             recent.clear()
 
     # -- the store ----------------------------------------------------------------------------------------------------

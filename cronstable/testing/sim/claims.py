@@ -306,7 +306,7 @@ class ClaimsSide:
             yield from self.door.trim(low)
             session.trimmed(low)
         if isinstance(appended, Full):
-            yield from pause(self._node, PAUSE)
+            yield from self._breathe(answered=False)
 
     def _breathe(self, *, answered: bool) -> Steps[None]:
         yield from pause(self._node, self._session.breath(self._dice.random(), answered=answered))

@@ -93,7 +93,7 @@ class Network:
     def send(self, fiber: Fiber, ticket: int, ask: Ask) -> None:
         """A request leaves a node."""
         node = self._world.node_of(fiber)
-        self._world.checker.asked(node, ask.operation, failing=self.fails(node))
+        self._world.checker.asked(node, ask.operation, failing=self.fails(node), full=How.FULL in self.wrong)
         dice = self._dice_of(node)
         before = self._latency(dice)
         if How.REFUSES in self.wrong or How.CUT_REFUSED in node.cut:

@@ -16,7 +16,7 @@ import pytest
 
 from cronstable.core import claim_records
 from cronstable.core.claim_desk import Desk
-from cronstable.core.decision import Decision, DecisionRing, Reason, Verdict
+from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict
 from cronstable.core.handover import LOOK_EVERY
 from cronstable.core.job import ClusterPolicy, ConcurrencyPolicy, Job, JobOptions, Json
 from cronstable.core.lease_values import LeaseTiming
@@ -1107,11 +1107,11 @@ def test_late_starts_of_the_sweep_are_bound_by_the_starting_deadline() -> None:
     run_virtual(story)
 
 
-@pytest.mark.parametrize(("room", "whole"), [(150, True), (90, False)])
+@pytest.mark.parametrize(("room", "whole"), [(150, True), (30, False)])
 def test_rule_8_a_log_that_is_full_of_the_past_makes_room_for_itself(
     room: int, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two windows of one claim a second are 120 records: with room for more nothing is lost, with less it goes on."""
+    """Two windows of one claim a second are 120 records: with room for more nothing is lost, with far less it goes on."""
     commit = MemoryLeaseStore.commit_append
 
     def bounded(self: MemoryLeaseStore, grant: Grant, number: int, record: bytes) -> Appended:
@@ -1130,6 +1130,45 @@ def test_rule_8_a_log_that_is_full_of_the_past_makes_room_for_itself(
             assert len(times) == len(set(times))
             assert (set(times) >= set(range(299))) is whole
             assert max(times) > 200
+
+    run_virtual(story)
+
+
+def test_a_log_that_stays_full_is_asked_once_in_two_seconds_and_told_once_of_each_occurrence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit, asked, told = MemoryLeaseStore.commit_append, [], Counter[int]()
+    has_room = True
+
+    def bounded(self: MemoryLeaseStore, grant: Grant, number: int, record: bytes) -> Appended:
+        assert self.clock is not None
+        wall = self.clock.now().wall
+        if has_room:
+            return commit(self, grant, number, record)
+        asked.append(wall)
+        return Full(wall)
+
+    monkeypatch.setattr(MemoryLeaseStore, "commit_append", bounded)
+
+    async def story() -> None:
+        nonlocal has_room
+        # Rare enough that there is nothing to be said but the claim itself.
+        async with fleet(jobs=(job("third", "*/20 * * * * * *"),)) as f:
+            node = await f.node()
+
+            def decided(record: DecisionRecord) -> None:
+                if record.decision.reason is Reason.LOG_FULL:
+                    told[record.scheduled_at or 0] += 1
+
+            node.launcher.decided = decided
+            await f.until_wall(10)
+            has_room = False
+            await f.until_wall(50)
+            has_room = True
+            await f.until_wall(60)
+            assert 10 <= len(asked) <= 30 / 1.6 + 2
+            assert told == {START + 20: 1, START + 40: 1}
+            assert [start.at - START for start in f.starts][-2:] == [20, 40]
 
     run_virtual(story)
 
