@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cronstable.core.claim_records import may_be_record
     from cronstable.core.clock import Clock, EpochSeconds, Instant, Seconds
+    from cronstable.core.day import Day
     from cronstable.core.decision import Decision, DecisionRecord, Reason, Verdict
     from cronstable.core.definition import Definition, definitions, seal, sealing_key
     from cronstable.core.events import (
@@ -169,6 +170,7 @@ __all__ = [
     "ConcurrencyPolicy",
     "ConfigFragment",
     "Damage",
+    "Day",
     "Decided",
     "Decision",
     "DecisionRecord",
@@ -305,6 +307,7 @@ __all__ = [
 _HOMES = {
     "cronstable.core.claim_records": "may_be_record",
     "cronstable.core.clock": "Clock EpochSeconds Instant Seconds",
+    "cronstable.core.day": "Day",
     "cronstable.core.decision": "Decision DecisionRecord Reason Verdict",
     "cronstable.core.definition": "Definition definitions seal sealing_key",
     "cronstable.core.events": "Decided Event LeaderChanged QuorumChanged Reloaded RunFinished RunStarted",

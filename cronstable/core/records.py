@@ -166,6 +166,12 @@ def _text(row: Mapping[str, Json], key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def which_row(record: RunRecord) -> tuple[str, int | None, float]:
+    """What two rows of a job about the same run or skip have in common."""
+    key = record.key
+    return (key.run_id, None, 0.0) if key.run_id else ("", key.scheduled_at, record.finished_at)
+
+
 def merge_rows(limit: int, *sources: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
     """The last ``limit`` rows of all sources by the time they ended, oldest first, each run once.
 
@@ -176,8 +182,7 @@ def merge_rows(limit: int, *sources: Iterable[RunRecord]) -> tuple[RunRecord, ..
     found: dict[tuple[str, int | None, float], RunRecord] = {}
     for source in sources:
         for record in source:
-            key = record.key
-            same = (key.run_id, None, 0.0) if key.run_id else ("", key.scheduled_at, record.finished_at)
+            same = which_row(record)
             before = found.get(same)
             if before is None or (before.outcome is Outcome.UNKNOWN and record.outcome is not Outcome.UNKNOWN):
                 found[same] = record

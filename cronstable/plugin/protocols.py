@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
+from cronstable.core.day import Day
 from cronstable.core.decision import DecisionRecord
 from cronstable.core.events import Event
 from cronstable.core.hooks import JobEvent, Lateness
@@ -330,6 +331,7 @@ class HostSnapshot:
     ``next_fires``: job name to T of the next occurrence, None when there is none; @reboot and disabled jobs are absent.
     ``history``: finished runs and skips of a job, oldest first, at most 20.
     ``last_runs``: the last run of each job that had any, however many skips there were since.
+    ``days``: what ended here in the last 24 hours, of each job of which anything did.
     ``cluster_configured``: the configuration has a ``cluster`` section; ``election_configured``: and it elects.
     ``cluster``: the view, None when there is no section or its backend failed to start (then ``cluster_error``).
     ``retries``: jobs whose last run failed and is to be tried again.
@@ -374,6 +376,7 @@ class HostSnapshot:
     certificates: Mapping[tuple[str, str], float] = field(default_factory=lambda: MappingProxyType({}))
     slots: Mapping[str, SlotView] = field(default_factory=lambda: MappingProxyType({}))
     last_runs: Mapping[str, LastRun] = field(default_factory=lambda: MappingProxyType({}))
+    days: Mapping[str, Day] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class Host(Protocol):

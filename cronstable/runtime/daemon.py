@@ -478,6 +478,7 @@ class Daemon:
             next_fires=self.scheduler.next_fires(),
             history=self.launcher.history(),
             last_runs=self.launcher.last_runs(),
+            days=self.launcher.days(),
             job_set_id=self._config.job_set_id,
             reload=self.reloader.health,
             cluster_configured=self.cluster.configured,

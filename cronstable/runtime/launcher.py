@@ -13,12 +13,13 @@ from typing import Protocol
 import anyio
 
 from cronstable.core.clock import Clock, EpochSeconds, Seconds
+from cronstable.core.day import Day
 from cronstable.core.decision import Decision, DecisionRecord, DecisionRing, Reason, Verdict
 from cronstable.core.events import Decided, RunFinished, RunStarted
 from cronstable.core.job import Job
 from cronstable.core.last_run import LastRun, last_run
 from cronstable.core.overlap import Enqueue, Full, Overlap, Replace, Skip, decide_overlap
-from cronstable.core.records import merge_rows
+from cronstable.core.records import merge_rows, which_row
 from cronstable.core.runs import LiveRun, Outcome, RunKey, RunRecord, Trigger
 from cronstable.plugin.protocols import Ids
 from cronstable.runtime.backlog import Backlog
@@ -173,6 +174,8 @@ class Launcher:
         self._flights: dict[str, list[Flight]] = {}
         self._history: dict[str, tuple[RunRecord, ...]] = {}
         self._last: dict[str, LastRun] = {}
+        self._days: dict[str, Day] = {}
+        self._counting = clock.now()
         self.decisions = decisions
         self.listeners: tuple[RunListener, ...] = ()
         self.admission: Admission | None = None
@@ -187,6 +190,7 @@ class Launcher:
         self._live: Mapping[str, tuple[LiveRun, ...]] | None = None
         self._rows: Mapping[str, tuple[RunRecord, ...]] | None = None
         self._lasts: Mapping[str, LastRun] | None = None
+        self._days_shown: Mapping[str, Day] | None = None
 
     def bind(self, tasks: Starter) -> None:
         """Say which task group runs live in; once, before the first start."""
@@ -212,6 +216,12 @@ class Launcher:
         if self._lasts is None:
             self._lasts = MappingProxyType(self._last.copy())
         return self._lasts
+
+    def days(self) -> Mapping[str, Day]:
+        """What ended here in the last 24 hours, of each job of which anything did; the same object as above."""
+        if self._days_shown is None:
+            self._days_shown = MappingProxyType(self._days.copy())
+        return self._days_shown
 
     @property
     def queued(self) -> frozenset[str]:
@@ -276,14 +286,29 @@ class Launcher:
         job = record.key.job
         self._history[job] = (*self._history.get(job, ())[1 - HISTORY :], record)
         self._rows = None
-        self._learn(job, [record], self._clock.now().wall)
+        now = self._clock.now()
+        self._learn(job, [record], now.wall)
+        if self._is_own(record):
+            self._days[job] = (self._days.get(job) or Day(self._counting)).counting(record, now)
+            self._days_shown = None
         self.remembered(record)
 
     def recall(self, job: str, rows: Sequence[RunRecord]) -> None:
         """Rows of before the start of this daemon, or of other nodes, join the history of ``job``."""
-        self._history[job] = merge_rows(HISTORY, self._history.get(job, ()), rows)
+        here = self._history.get(job, ())
+        day = self._days.get(job) or Day(self._counting)
+        if day.recalled is None:
+            counted = {which_row(record) for record in here}
+            own = [row for row in merge_rows(len(rows), rows) if self._is_own(row) and which_row(row) not in counted]
+            if own:
+                self._days[job] = day.recalling(own, self._clock.now())
+                self._days_shown = None
+        self._history[job] = merge_rows(HISTORY, here, rows)
         self._rows = None
         self._learn(job, rows)
+
+    def _is_own(self, record: RunRecord) -> bool:
+        return record.node is None or record.node == self.node
 
     def _learn(self, job: str, rows: Sequence[RunRecord], now: float = math.inf) -> None:
         before = self._last.get(job)
@@ -297,7 +322,10 @@ class Launcher:
         for name in [n for n in self._history if n not in keep and n not in self._flights]:
             del self._history[name]
             self._last.pop(name, None)
-        self._rows = self._lasts = None
+            if self._days.pop(name, None) is not None:
+                # Should it come back, no more is known of it than from now on.
+                self._counting = self._clock.now()
+        self._rows = self._lasts = self._days_shown = None
 
     # -- starting and ending ------------------------------------------------------------------------------------------
 

@@ -151,7 +151,7 @@ def test_hostile_data_of_peers_is_shown_and_does_nothing(node: Any, open_page: A
     fulfilled(
         page,
         "activity",
-        {"jobs": {HOSTILE: [{"started_at": "2099-01-01T00:00:00Z", "finished_at": None, "outcome": HOSTILE}]}},
+        {"jobs": {}, "days": {HOSTILE: {"since": HOSTILE, "quarters": [[HOSTILE, 1, 1, 1, 1, 1], [1, HOSTILE]]}}},
     )
     page.goto(f"{node.url}#/cluster")
     expect(page.get_by_role("region", name="Peers")).to_contain_text(HOSTILE)
@@ -159,7 +159,7 @@ def test_hostile_data_of_peers_is_shown_and_does_nothing(node: Any, open_page: A
     page.get_by_role("link", name="Fleet").click()
     expect(page.get_by_role("table", name="Jobs by nodes")).to_contain_text(HOSTILE)
     page.get_by_role("link", name="Timeline").click()
-    expect(page.get_by_text("Nothing ran on this node")).to_be_visible()
+    expect(page.get_by_text("Nothing is known to have run on this node")).to_be_visible()
     assert injected(page) == [None, 0]
 
 
@@ -405,6 +405,33 @@ def test_the_matrix_says_who_ran_what_and_which_node_is_silent(node: Any, open_p
 def test_the_timeline_shows_where_the_failures_are(node: Any, open_page: Any) -> None:
     page = open_page(f"{node.url}#/timeline")
     expect(page.locator('[data-job="ticker"] .strip')).to_have_attribute(
-        "aria-label", re.compile(r"ticker: \d+ in 24 hours, 0 failed")
+        "aria-label", re.compile(r"ticker: \d+ since .*, 0 failed")
     )
     expect(page.locator('[data-job="ticker"] .strip .o-ok')).not_to_have_count(0)
+    # The node was started by this test: of the day before it knows nothing, and says so.
+    expect(page.locator('[data-job="ticker"] .strip .not-known')).not_to_have_count(0)
+    expect(page.get_by_text("complete since")).to_be_visible()
+
+
+def test_the_timeline_is_drawn_from_what_was_counted_all_day_long(node: Any, open_page: Any, fulfilled: Any) -> None:
+    page = open_page("about:blank")
+    quarter = 900
+    last = int(datetime.fromisoformat(node.get("summary")["generated_at"]).timestamp()) // quarter * quarter
+    every = [[last - n * quarter, 15, 0, 0, 0, 0] for n in reversed(range(1, 97))]
+    at_night = [[at, 14, 1, 0, 0, 0] if n == 40 else [at, *counts] for n, (at, *counts) in enumerate(every)]
+    since = datetime.fromtimestamp(last - 10 * quarter, UTC).isoformat()
+    days = {
+        "whole": {"since": "2020-01-01T00:00:00+00:00", "quarters": at_night},
+        "late": {"since": since, "quarters": [[last - quarter, 0, 0, 0, 0, 7]]},
+    }
+    fulfilled(page, "activity", {"jobs": {}, "days": days})
+    page.goto(f"{node.url}#/timeline")
+    whole, late = page.locator('[data-job="whole"] .strip'), page.locator('[data-job="late"] .strip')
+    expect(whole).to_have_attribute("aria-label", re.compile(r"^whole: 14(25|40) in 24 hours, 1 failed$"))
+    expect(whole.locator(".o-failed")).to_have_count(1)
+    expect(whole.locator(".not-known")).to_have_count(0)
+    expect(late).to_have_attribute("aria-label", re.compile(r"^late: 0 since \d{4}-\d\d-\d\d .*, 0 failed, 7 skipped$"))
+    expect(late.locator(".not-known").first).to_have_attribute(
+        "title", re.compile("^not known: this node remembers since ")
+    )
+    expect(late.locator(".o-skipped")).to_have_count(1)

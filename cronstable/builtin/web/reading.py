@@ -9,6 +9,7 @@ from typing import Final, Literal
 from aiohttp import web
 
 from cronstable.builtin.web import shapes
+from cronstable.builtin.web.activity import ActivityDocument
 from cronstable.builtin.web.answers import (
     accepts_gzip,
     accepts_json,
@@ -57,6 +58,7 @@ class Reading:
         self._load = load
         self._jobs = {words: JobsDocument(words=words) for words in (False, True)}
         self._cluster = ClusterDocument()
+        self._activity = ActivityDocument()
         self._status_json = StatusDocument(lambda s, wall: shapes.dumps([*shapes.status_entries(s, wall)]), JSON)
         self._status_text = StatusDocument(
             lambda s, wall: shapes.status_text(shapes.status_entries(s, wall)).encode(), PLAIN
@@ -93,7 +95,13 @@ class Reading:
         yield Route("GET", "/state/documents", self.documents, "Names of documents", asked, "Documents", query=prefix)
         yield Route("GET", "/state/records", self.records, "Names of streams", asked, "Records", query=prefix)
         yield Route(
-            "GET", "/activity", self.activity, "Recent runs of all jobs", (200, 304, 400), "Activity", query=(LIMIT,)
+            "GET",
+            "/activity",
+            self.activity,
+            "Recent runs of all jobs",
+            (200, 304, 400),
+            "Activity",
+            query=(LIMIT,),
         )
         yield Route("GET", "/cluster", self.cluster, "What this node believes about the cluster", answer="Cluster")
         yield Route("GET", "/fleet", self.fleet, "What every node runs", (200, 304), "Fleet")
@@ -235,10 +243,10 @@ class Reading:
         return json_bytes(body)
 
     async def activity(self, request: web.Request) -> web.Response:
-        """GET /activity?limit=N: the newest runs of every job, with an entity tag. Made off the loop."""
-        snapshot, limit = self._site.host.snapshot(), limit_of(request)
+        """GET /activity?limit=N: the newest runs and the last 24 hours of every job. Made off the loop."""
+        snapshot, limit, now = self._site.host.snapshot(), limit_of(request), self._site.host.clock.now()
         body = await self._site.host.threads.run(
-            lambda: shapes.dumps(shapes.activity_document(snapshot, limit)), timeout=OFF_LOOP, lane="web"
+            lambda: self._activity.make(snapshot, limit, now), timeout=OFF_LOOP, lane="web"
         )
         return tagged(request, body)
 

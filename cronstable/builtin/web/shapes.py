@@ -195,22 +195,6 @@ def pause_entry(pause: Pause) -> dict[str, Json]:
     }
 
 
-def activity_document(snapshot: HostSnapshot, limit: int | None) -> dict[str, Json]:
-    """GET /activity: the runs of every job that has any, newest first; skips are no runs."""
-    jobs: dict[str, Json] = {}
-    for name in snapshot.jobs:
-        # Skips may have pushed the last run out of the rows.
-        last = snapshot.last_runs.get(name)
-        rows = [r for r in snapshot.history.get(name, ()) if r.outcome is not Outcome.SKIPPED]
-        runs = rows or ([] if last is None else [last.run])
-        if runs:
-            jobs[name] = [
-                {"started_at": iso(r.started_at), "finished_at": iso(r.finished_at), "outcome": r.outcome.value}
-                for r in reversed(runs if limit is None else runs[-limit:])
-            ]
-    return {"jobs": jobs}
-
-
 def event_data(event: Event) -> dict[str, Json]:
     """What GET /events says of an event."""
     match event:

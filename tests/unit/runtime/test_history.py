@@ -72,8 +72,8 @@ def job(name: str = "a", **raw: Any) -> Job:
 class World:
     """One life of a daemon's launcher, history and archive on ``contents``."""
 
-    def __init__(self, contents: Contents, jobs: list[Job], max_runs: int | None = 1000) -> None:
-        self.clock = VirtualClock.of_loop()
+    def __init__(self, contents: Contents, jobs: list[Job], max_runs: int | None = 1000, later: float = 0.0) -> None:
+        self.clock = VirtualClock.of_loop(wall=1_800_000_000.0 + later)
         self.host = FakeHost(self.clock)
         self.store = Store(self.clock, contents)
         self.output: tuple[str | None, str | None] = (None, None)
@@ -225,6 +225,48 @@ def test_the_last_run_outlives_any_number_of_skips_and_a_restart() -> None:
 
     live(contents, [one], before)
     live(contents, [one], after)
+
+
+def counted(world: World, job: str) -> int:
+    day = world.launcher.days().get(job)
+    return 0 if day is None else sum(sum(counts) for _, counts in day.quarters(world.clock.now().wall))
+
+
+def test_the_day_of_a_job_holds_more_than_its_rows_and_what_the_store_gave_of_before() -> None:
+    contents = Contents()
+    one, idle = job(), job("idle")
+    foreign = RunRecord(RunKey("other", "a", 60), Outcome.SUCCESS, 0, None, 1_800_000_010.0, 1.0)
+
+    async def before(world: World) -> None:
+        for number in range(30):
+            await world.once(one, at=60 * number)
+        assert (len(world.launcher.history()["a"]), counted(world, "a"), counted(world, "idle")) == (20, 30, 0)
+        assert "idle" not in world.launcher.days()
+        assert world.launcher.days() is world.launcher.days()
+        contents.streams[stream("runs", "a")]["9"] = encode(run_row(foreign, "node-b"))
+
+    async def after(world: World) -> None:
+        begun = world.clock.now()
+        await world.clock.sleep(1)
+        await world.once(one, at=6000)
+        await until(lambda: world.told, within=10)
+        day = world.launcher.days()["a"]
+        assert day.since(world.clock.now()) < begun.wall
+        assert counted(world, "a") in range(19, 22)  # 20 rows were read at most, and one ran since
+        seen = counted(world, "a")
+        world.launcher.recall("a", [foreign])
+        world.launcher.recall("a", world.launcher.history()["a"])
+        assert counted(world, "a") == seen
+        world.launcher.forget({})
+        assert not world.launcher.days()
+        await world.clock.sleep(5)
+        await world.once(one, at=6060)
+        # What was forgotten is not said to be known.
+        assert world.launcher.days()["a"].since(world.clock.now()) > begun.wall
+        assert counted(world, "a") == 1
+
+    live(contents, [one, idle], before)
+    live(contents, [one, idle], after, later=3600.0)
 
 
 def test_more_rows_are_read_only_where_the_newest_ones_are_all_skips() -> None:

@@ -1,14 +1,14 @@
 // The view of the last 24 hours: a strip for each job, in which every piece shows the worst that happened in it.
 
 import { h, put } from "./dom.js";
-import { clock, now, span, when } from "./format.js";
-import { OUTCOMES } from "./model.js";
+import { clock, now, when } from "./format.js";
 import { Rows } from "./rows.js";
 
 const EVERY = 15; // seconds between two looks
 const HOURS = 24;
 const PIECES = 96; // of 15 minutes
 const SPAN = (HOURS * 3_600_000) / PIECES; // ms
+const COUNTED = ["ok", "failed", "cancelled", "unknown", "skipped"]; // the order of the counts of a quarter
 const WORST = ["failed", "unknown", "cancelled", "ok", "skipped"];
 
 export class TimelineView {
@@ -53,7 +53,7 @@ export class TimelineView {
   async #look() {
     let activity;
     try {
-      activity = await this.#api.get("activity");
+      activity = await this.#api.get("activity?limit=1");
     } catch (error) {
       if (this.note) put(this.note, error.message);
       return;
@@ -65,20 +65,27 @@ export class TimelineView {
 
   #draw() {
     const first = Math.floor(now() / SPAN) * SPAN - (PIECES - 1) * SPAN;
-    const total = Array.from({ length: PIECES }, () => []);
+    const total = { pieces: Array.from({ length: PIECES }, nothing), since: 0 };
     this.#strips = new Map();
-    for (const [name, runs] of Object.entries(this.#activity.jobs)) {
-      const pieces = Array.from({ length: PIECES }, () => []);
-      for (const run of runs) {
-        const index = Math.floor((Date.parse(run.started_at ?? run.finished_at) - first) / SPAN);
-        if (index >= 0 && index < PIECES) { pieces[index].push(run); total[index].push(run); }
+    for (const [name, day] of Object.entries(this.#activity.days)) {
+      const pieces = Array.from({ length: PIECES }, nothing);
+      for (const [at, ...counts] of day.quarters) {
+        const index = Math.floor((at * 1000 - first) / SPAN);
+        if (!(index >= 0 && index < PIECES)) continue;
+        COUNTED.forEach((kind, place) => {
+          pieces[index][kind] += counts[place];
+          total.pieces[index][kind] += counts[place];
+        });
       }
-      if (pieces.some((piece) => piece.length)) this.#strips.set(name, { pieces, failed: pieces.flat().filter((run) => run.outcome === "failure").length });
+      const since = Date.parse(day.since);
+      total.since = Math.max(total.since, since); // of all of them: since when none is missing
+      if (pieces.some(any)) this.#strips.set(name, { pieces, since, failed: sum(pieces, "failed") });
     }
-    strip(this.all, total, first, "all jobs");
+    const { size } = this.#strips;
+    strip(this.all, size ? total : { ...total, since: first }, first, "all jobs");
     put(this.scale, Array.from({ length: 7 }, (_, index) => h("span", {}, index === 6 ? "now" : clock(first + (index * HOURS * 3_600_000) / 6).slice(0, 5))));
-    const oldest = Math.min(...Object.values(this.#activity.jobs).flat().map((run) => Date.parse(run.started_at ?? run.finished_at)), now());
-    put(this.note, this.#strips.size ? `${this.#strips.size} jobs ran on this node; what it remembers reaches back ${span((now() - oldest) / 1000)}. A piece is 15 minutes and shows the worst of them.` : "Nothing ran on this node in the last 24 hours.");
+    const from = total.since > first ? ` Hatched is what it does not know: all of it is complete since ${when(total.since).slice(0, 16)}.` : "";
+    put(this.note, size ? `${size} ${size === 1 ? "job" : "jobs"} ran or were skipped on this node. A piece is 15 minutes and shows the worst that ended in it.${from}` : "Nothing is known to have run on this node in the last 24 hours.");
     this.first = first;
     const items = [...this.#strips].sort(([a, one], [b, two]) => two.failed - one.failed || a.localeCompare(b, "en", { numeric: true }));
     this.rows.items = items.map(([name, found]) => ({ key: name, found }));
@@ -93,18 +100,33 @@ export class TimelineView {
   #update(element, item) {
     if (element.found === item.found) return;
     element.found = item.found;
-    strip(element.querySelector(".strip"), item.found.pieces, this.first, item.key);
+    strip(element.querySelector(".strip"), item.found, this.first, item.key);
   }
 }
 
-function strip(element, pieces, first, name) {
-  const runs = pieces.flat();
-  const failed = runs.filter((run) => run.outcome === "failure").length;
-  element.setAttribute("aria-label", `${name}: ${runs.length} in 24 hours, ${failed} failed`);
+/** A piece without anything in it. */
+function nothing() {
+  return Object.fromEntries(COUNTED.map((kind) => [kind, 0]));
+}
+
+function any(piece) {
+  return COUNTED.some((kind) => piece[kind]);
+}
+
+function sum(pieces, kind) {
+  return pieces.reduce((count, piece) => count + piece[kind], 0);
+}
+
+/** Draw pieces; those before `since` are hatched where nothing is known of them. */
+function strip(element, { pieces, since }, first, name) {
+  const runs = COUNTED.filter((kind) => kind !== "skipped").reduce((count, kind) => count + sum(pieces, kind), 0);
+  const skipped = sum(pieces, "skipped");
+  const span = since > first ? `since ${when(since).slice(0, 16)}` : "in 24 hours";
+  element.setAttribute("aria-label", `${name}: ${runs} ${span}, ${sum(pieces, "failed")} failed${skipped ? `, ${skipped} skipped` : ""}`);
   put(element, pieces.map((piece, index) => {
-    const kinds = piece.map((run) => OUTCOMES[run.outcome] ?? "unknown");
-    const worst = WORST.find((kind) => kinds.includes(kind));
-    const title = worst ? `${when(first + index * SPAN).slice(0, 16)}: ${WORST.filter((kind) => kinds.includes(kind)).map((kind) => `${kinds.filter((one) => one === kind).length} ${kind}`).join(", ")}` : null;
-    return h("span", { class: worst ? `o-${worst}` : null, title });
+    const at = first + index * SPAN;
+    const worst = WORST.find((kind) => piece[kind]);
+    if (worst) return h("span", { class: `o-${worst}`, title: `${when(at).slice(0, 16)}: ${WORST.filter((kind) => piece[kind]).map((kind) => `${piece[kind]} ${kind}`).join(", ")}` });
+    return at + SPAN <= since ? h("span", { class: "not-known", title: `not known: this node remembers since ${when(since).slice(0, 16)}` }) : h("span", {});
   }));
 }

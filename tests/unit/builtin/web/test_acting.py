@@ -9,11 +9,13 @@ import pytest
 
 from cronstable.api import (
     ConcurrencyPolicy,
+    Day,
     Decided,
     Decision,
     DecisionRecord,
     Done,
     Event,
+    Instant,
     Outcome,
     Pause,
     Reason,
@@ -96,6 +98,29 @@ async def test_a_pause_that_cannot_be_is_refused_with_what_is_wrong(
     assert host.commands == []
 
 
+async def test_activity_counts_a_day_by_the_quarter_and_says_since_when(serve: Any, host: Any, make_job: Any) -> None:
+    day = Day(Instant(NOON - 3600, host.clock.boot - 3600))
+    for ago, outcome in ((3000, Outcome.FAILURE), (3000, Outcome.SKIPPED), (1, Outcome.SUCCESS), (0, Outcome.SUCCESS)):
+        ended = RunRecord(RunKey("r", "a", None), outcome, 0, None, NOON - ago, None)
+        day = day.counting(ended, Instant(NOON - ago, host.clock.boot - ago))
+    host.add(make_job("a"), make_job("idle"), make_job("empty"))
+    host.set(days={"a": day, "empty": Day(Instant(NOON, 0.0)), "gone": day})
+    first, last = int(NOON) - 3600, int(NOON)
+    known = {"since": "2027-01-15T07:00:00+00:00", "quarters": [[first, 0, 1, 0, 0, 1], [last - 900, 1, 0, 0, 0, 0]]}
+    async with serve() as call:
+        now = (await call("GET", "/activity")).json
+        again = (await call("GET", "/activity?limit=1")).json
+        host.clock.advance(24 * 3600 - 1800)
+        later = (await call("GET", "/activity")).json
+        host.clock.advance(24 * 3600)
+        over = (await call("GET", "/activity")).json
+    assert (
+        now == again == {"jobs": {}, "days": {"a": {**known, "quarters": [*known["quarters"], [last, 1, 0, 0, 0, 0]]}}}
+    )
+    assert later["days"]["a"]["quarters"] == [[last - 900, 1, 0, 0, 0, 0], [last, 1, 0, 0, 0, 0]]
+    assert over == {"jobs": {}, "days": {}}
+
+
 async def test_activity_has_the_runs_of_every_job_newest_first_and_an_entity_tag(
     serve: Any, host: Any, make_job: Any
 ) -> None:
@@ -122,7 +147,8 @@ async def test_activity_has_the_runs_of_every_job_newest_first_and_an_entity_tag
                     "outcome": "failure",
                 }
             ]
-        }
+        },
+        "days": {},
     }
     assert (same.status, same.body) == (304, b"")
     assert wrong.status == 400
