@@ -12,6 +12,8 @@ from cronstable.core.clock import EpochSeconds
 from cronstable.core.values import replace
 
 VERSION: Final = 1
+HIGHEST: Final = 2**62
+"""A fence or a floor beyond this was not counted by anybody; the files of a lease have the same bound."""
 
 
 class Damaged(ValueError):
@@ -81,11 +83,11 @@ def _record(document: Mapping[str, object]) -> Record:
     head = Head(
         nonce=_text(document["n"]),
         term=_text(document["o"]),
-        fence=_whole(document["f"]),
+        fence=_counted(document["f"]),
         node=_text(node),
         token=_text(token),
         at=_whole(document["t"]),
-        floor=_whole(document["fl"]),
+        floor=_counted(document["fl"]),
         low=_whole(document["lo"]),
         known=known,
     )
@@ -121,6 +123,13 @@ def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError("a whole number was expected")
     return value
+
+
+def _counted(value: object) -> int:
+    number = _whole(value)
+    if not 0 <= number <= HIGHEST:
+        raise ValueError("a number is out of bounds")
+    return number
 
 
 # -- what the records amount to ---------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ SWEEP_EVERY: Final[Seconds] = 1.0
 PAUSE: Final[Seconds] = 0.2
 """Between two tries at a store that does not answer, or shows less than it must have."""
 SILENT: Final[Seconds] = 2.0
-"""The same once it was silent, or its log full, before, give or take a fifth: all nodes of a fleet ask the same store, and each of them
-for its lease as well (DESIGN 6, L4)."""
+"""The same once it was silent, or its log full, before, give or take a fifth: all nodes of a fleet ask the same store,
+and each of them for its lease as well (DESIGN 6, L4)."""
 STAND_DOWN: Final[Seconds] = 60.0
 REOPEN_AFTER: Final[Seconds] = 5.0
 TRIM_EVERY: Final = 100

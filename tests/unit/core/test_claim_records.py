@@ -54,7 +54,20 @@ def test_any_bytes_are_a_record_or_damaged(data: bytes) -> None:
         assert encode(decode(data)) == data
 
 
-@pytest.mark.parametrize("change", [{"v": 2}, {"f": "7"}, {"f": True}, {"s": {}}, {"s": [["job", 1]]}, {"w": ["a"]}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"v": 2},
+        {"f": "7"},
+        {"f": True},
+        {"f": -1},
+        {"f": 10**309},
+        {"fl": 10**309},
+        {"s": {}},
+        {"s": [["job", 1]]},
+        {"w": ["a"]},
+    ],
+)
 def test_a_record_of_another_kind_is_damaged(change: dict[str, object]) -> None:
     document = json.loads(encode(Record(head(1)))) | change
     with pytest.raises(Damaged):

@@ -1111,7 +1111,10 @@ def test_late_starts_of_the_sweep_are_bound_by_the_starting_deadline() -> None:
 def test_rule_8_a_log_that_is_full_of_the_past_makes_room_for_itself(
     room: int, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two windows of one claim a second are 120 records: with room for more nothing is lost, with far less it goes on."""
+    """Two windows of one claim a second are 120 records: with room for more nothing is lost, with far less it goes on.
+
+    What had to wait is claimed together.
+    """
     commit = MemoryLeaseStore.commit_append
 
     def bounded(self: MemoryLeaseStore, grant: Grant, number: int, record: bytes) -> Appended:
