@@ -13,12 +13,15 @@ from typing import Final
 from cronstable.core.clock import Seconds
 from cronstable.core.job import ConcurrencyPolicy, Job
 from cronstable.core.lease_values import Acquire, Answered, Event, Request
-from cronstable.core.store import Grant, Held, HeldTerm, Vacant
+from cronstable.core.store import Grant, Held, HeldTerm, Seen, Unreadable, Vacant
 from cronstable.core.unfinished import Entry, Watch, blocking, cancelled, encode, observe, started
 from cronstable.core.values import dataclass, replace
 
 LOOK_EVERY: Final[Seconds] = 5.0
 LOOK_OFTEN: Final[Seconds] = 1.0
+
+UNSETTLED: Final = 16
+"""So many acquisitions in a row that were not answered are kept in mind: the last of them are those that may land."""
 
 MINDS: Final = frozenset({ConcurrencyPolicy.FORBID, ConcurrencyPolicy.REPLACE})
 """Jobs of which somebody elsewhere has to mind a run that goes on."""
@@ -28,24 +31,32 @@ MINDS: Final = frozenset({ConcurrencyPolicy.FORBID, ConcurrencyPolicy.REPLACE})
 class Inheritance:
     """Run ids that a released lease gives back, for the term that is won right after it was seen released.
 
-    ``seen``: what the lease showed last; ``returned``: what the term ``fence`` got.
+    ``seen``: what the lease showed last; ``returned``: what the term ``fence`` got. ``unsettled``: the nonces of
+    acquisitions that were not answered: one that landed all the same is adopted when the lease shows it.
     """
 
     seen: tuple[str, ...] = ()
     fence: int = -1
     returned: tuple[str, ...] = ()
+    unsettled: tuple[str, ...] = ()
 
     def note(self, request: Request, event: Event) -> Inheritance:
         """Take in how a request went."""
         if not isinstance(event, Answered):
+            if isinstance(request, Acquire) and request.over is None:
+                return replace(self, unsettled=(*self.unsettled, request.nonce)[-UNSETTLED:])
             return self
         match event.observation:
             case Vacant(returned=returned):
                 return replace(self, seen=returned)
             case Held(grant) if isinstance(request, Acquire):
                 return Inheritance((), grant.fence, self.seen if request.over is None else ())
+            case Seen(record) if record.nonce in self.unsettled:
+                return Inheritance((), record.fence, self.seen)
+            case Unreadable() if self.unsettled:
+                return self
             case _:
-                return replace(self, seen=()) if self.seen else self
+                return Inheritance((), self.fence, self.returned) if self.seen or self.unsettled else self
 
     def term(self, grant: Grant | None) -> HeldTerm | None:
         """The term of ``grant``, with what it inherited."""
