@@ -73,6 +73,39 @@ def test_a_leader_that_is_cut_off_is_replaced_in_time_and_never_are_there_two(cl
     assert cluster(story).double == []
 
 
+@pytest.mark.parametrize("late", [0.0, 0.4])
+def test_a_leader_that_two_peers_stop_answering_leads_on_although_a_job_is_due_each_second(
+    cluster: Play, late: float
+) -> None:
+    """What is due on a view in doubt has everybody asked again; the question that finds who is silent must end."""
+
+    async def story(c: Any) -> None:
+        await leader(c, "a")
+        a = c.members["a"]
+
+        async def decide() -> None:
+            with anyio.move_on_after(a.timeout):
+                await a.election.refresh()
+
+        async with anyio.create_task_group() as tasks:
+
+            async def due_each_second() -> None:
+                while True:
+                    if a.election.view().stale:
+                        tasks.start_soon(decide)
+                    await c.pause(1.0)
+
+            tasks.start_soon(due_each_second)
+            await c.pause(late)
+            for other in "bc":
+                c.network.cut("a", other, silent=True)
+            await c.pause(1 + 3 * a.timeout)
+            await always(one_leader(c, "a"), during=10, every=0.05)
+            tasks.cancel_scope.cancel()
+
+    assert cluster(story, "abcde").double == []
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_no_sequence_of_links_that_break_in_one_direction_has_two_leaders_among_four_or_fewer(
     cluster: Play, seed: int

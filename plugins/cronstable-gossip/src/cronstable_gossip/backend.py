@@ -95,6 +95,8 @@ class GossipElection:
         self._cache: list[Report | None] = [None] * count
         self._headers: list[tuple[str, Mapping[str, float]] | None] = [None] * count
         self._polls: list[anyio.CancelScope | None] = [None] * count
+        self._sent = [float("-inf")] * count
+        self._instead = [False] * count
         self._wakes = [anyio.Event() for _ in range(count)]
         self._hangups = [float("-inf")] * count
         self._changed = anyio.Event()
@@ -199,7 +201,9 @@ class GossipElection:
             if index == but:
                 continue
             poll = self._polls[index]
-            if poll is not None:
+            # One that was asked instead of one that was given up has its whole time: jobs that are due each second make
+            # everybody be asked each second, and a peer that says nothing would never be found to be silent.
+            if poll is not None and not (self._instead[index] and self._node.counts(self._sent[index])):
                 # A busy machine has the answer already, and to drop the question would cost both sides a handshake.
                 grace = GRACE_SHARE * self._timing.timeout
                 asyncio.get_running_loop().call_later(grace, self._give_up, index, poll)
@@ -207,6 +211,7 @@ class GossipElection:
 
     def _give_up(self, index: int, poll: anyio.CancelScope) -> None:
         if self._polls[index] is poll:
+            self._instead[index] = True
             poll.cancel()
 
     def _settle(self) -> None:
@@ -240,9 +245,10 @@ class GossipElection:
             finally:
                 due.cancel()
             self._wakes[index] = anyio.Event()
-            sent = self._now()
+            sent = self._sent[index] = self._now()
             with anyio.CancelScope() as self._polls[index]:
                 await self._poll(index)
+                self._instead[index] = False
             self._polls[index] = None
 
     def _wait(self, index: int, sent: float) -> Seconds:

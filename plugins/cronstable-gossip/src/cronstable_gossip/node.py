@@ -134,7 +134,7 @@ class Node:
         before it acts again: it may be the one that was cut off, and whoever it lost counts the seconds from the last
         question that came through.
         """
-        if outcome.sent < self._valid_from:
+        if not self.counts(outcome.sent):
             return False
         peers = list(self.peers)
         before = peers[index]
@@ -153,6 +153,10 @@ class Node:
             return False
         self._doubt(now)
         return True
+
+    def counts(self, sent: float) -> bool:
+        """What becomes of a question that left then is evidence: it left after the last doubt began."""
+        return sent >= self._valid_from
 
     def show(self, index: int, reading: Reading | None) -> None:
         """The node stats that came with a peer's answer, None when it shares none; display only."""
