@@ -807,3 +807,54 @@ def test_a_stranger_with_papers_at_a_members_address_is_a_new_member_and_leads_o
         waiting(lambda count=count: len(fleet.occurrences()) > count + 1, 30, "the job to go on")  # type: ignore[misc]
     assert fleet.two_leaders_at() == []
     assert duplicates(fleet) == []
+
+
+THIN = "a b: ad ae bc bd"
+"""One line of the list: who leads, and between whom there still is a link."""
+
+
+def test_two_of_five_lead_on_a_thin_bridge_as_the_list_says_and_one_once_it_is_whole(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait, repo: Path
+) -> None:
+    assert THIN in (repo / "plugins" / "cronstable-gossip" / "thin-bridges.txt").read_text().splitlines()
+    leaders, _, links = THIN.partition(": ")
+    whole = {frozenset("abcde".index(end) for end in link) for link in links.split()}
+    mesh = make_mesh(5, links=True)
+    fleet = make_fleet(5, backend_of=mesh.cluster_of)
+    fleet.start()
+    fleet.wait_until_whole()
+    waiting(lambda: fleet.leaders() == [fleet.nodes[0]], 60, "the lowest name to lead")
+    for pair, link in mesh.links.items():
+        link.up = frozenset(pair) in whole
+    expected = [f"node-{letter}" for letter in leaders.split()]
+    waiting(lambda: [node.name for node in fleet.leaders()] == expected, 60, "those whom the list names to lead")
+    broken = len(fleet.occurrences())
+    waiting(lambda: {o[0] for o in fleet.occurrences()[broken:]} >= set(expected), 30, "both of them to run the job")
+    assert {o[0] for o in fleet.occurrences()[broken:]} == set(expected)
+    for link in mesh.links.values():
+        link.up = True
+    waiting(lambda: fleet.leaders() == [fleet.nodes[0]], 60, "one to lead again")
+
+
+def test_two_lists_that_differ_in_one_member_are_said_and_the_work_goes_on_with_one_leader(
+    make_fleet: Callable[..., Fleet], make_mesh: Callable[..., Mesh], waiting: Wait
+) -> None:
+    mesh = make_mesh(4)
+    fleet = make_fleet(4, backend_of=mesh.cluster_of)
+    of = Members(fleet, mesh)
+    for i in range(3):
+        of.edit(i, range(3))
+        fleet.nodes[i].start()
+    waiting(lambda: fleet.leaders() == [fleet.nodes[0]], 60, "three to elect")
+    of.edit(3, (0, 1, 3))
+    fleet.nodes[3].start()
+    of.edit(1, (0, 1, 3))
+    said = "nodes list different members of the same number: members 'node-"
+    waiting(lambda: all(said in node.log.read_text() for node in fleet.nodes[:2]), 60, "the difference to be said")
+    waiting(lambda: [of.shown(i, "leader") for i in range(4)] == ["node-a"] * 4, 60, "all to follow one leader")
+    assert [of.shown(i, "conflict") for i in range(4)] == [False] * 4
+    count = len(fleet.occurrences())
+    waiting(lambda: len(fleet.occurrences()) >= count + 3, 30, "the job to go on")
+    assert {node for node, _, _ in fleet.occurrences()} == {"node-a"}
+    assert duplicates(fleet) == []
+    assert fleet.two_leaders_at() == []
