@@ -104,7 +104,7 @@ NODES ?= 3
 demo: $(READY) ## three daemons elect a leader and you take it away; DEMO_SCRIPT="wait 5; kill; wait 10; quit" needs no keys
 	@$(BIN)/python example/demo/demo.py
 
-demo-gossip: $(READY) ## the same without a store, peer to peer; NODES=5 for more of them
+demo-gossip: $(READY) ## the same without a store, peer to peer, with drift, conflict, growth to five; NODES=5 for more of them
 	@$(BIN)/python example/demo/demo.py --backend gossip --nodes $(NODES)
 
 demo-grand-tour: $(READY) ## peer to peer, five nodes, every job a node of its own (the twin of example/grand-tour)

@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from fleet import BACKENDS, FIRST_PORT, JOBS, LEADER_JOB, MOST_NODES, Fleet, Node
-from stores import TTL, DemoError
+from fleet import BACKENDS, FIRST_PORT, JOBS, LEADER_JOB, MOST_NODES, OTHER_JOBS, Fleet, Node
+from stores import TTL, DemoError, Peers
 
 LAST_FIRST_PORT = 65536 - MOST_NODES
 """So that all fit behind it."""
@@ -41,18 +41,20 @@ FOLLOWING = ("not-leader", "not-owner")
 TOUR = "wait run; wait 5; kill; wait moved; wait run; wait 3; restart; wait 5; term; wait moved; wait run; wait 3; quit"
 """What happens without a terminal and without DEMO_SCRIPT."""
 
-KEYS = {
-    "k": "kill",
-    "t": "term",
-    "s": "stop",
-    "c": "cont",
-    "r": "restart",
-    "a": "away",
-    "b": "back",
-    "q": "quit",
-    "?": "help",
-}
-HELP = """\
+TOUR_OF_THREE_PEERS = (
+    "wait agreed; wait run; drift; wait drifted; wait 3; mend; wait agreed; clash; wait conflict; wait 3; mend; "
+    "wait agreed; kill; wait moved; kill; wait nobody; wait 3; restart; wait agreed; grow; wait agreed; wait run; quit"
+)
+"""The same for three nodes that have only each other."""
+GROWN = 5
+"""Nodes after ``grow``."""
+SURE = 5
+"""Looks at nodes none of which leads, until it is said: no moment of doubt lasts that long."""
+
+KEYS = {"k": "kill", "t": "term", "s": "stop", "c": "cont", "r": "restart", "q": "quit", "?": "help"}
+KEYS_OF_STORES = {"a": "away", "b": "back"}
+KEYS_OF_PEERS = {"d": "drift", "n": "clash", "m": "mend", "g": "grow"}
+HELP_WITH_A_STORE = """\
   k  kill -9 the leader        another one takes over: within a second over a directory, since the kernel proves
                                that it has ended; over a server once the ttl of its lease has passed
   t  SIGTERM the leader        it lets go of the lease, so another one takes over at once
@@ -61,6 +63,19 @@ HELP = """\
   r  restart what is dead
   a  take the store away       nobody leads without it (a server only: make demo-etcd, demo-kubernetes)
   b  bring it back             what was due meanwhile is made up for
+  q  quit: end the daemons, remove the directory"""
+HELP_OF_PEERS = """\
+  k  kill -9 the leader        it hangs up and its port is closed, so another one takes over at once; a second one of
+                               three, and the last has no majority: nobody leads
+  t  SIGTERM the leader        the same, in order
+  s  SIGSTOP the leader        a frozen machine: it is given interval + connectTimeout (3 s) to notice by itself; it
+                               claims nothing when it wakes up before it has asked everybody
+  c  SIGCONT what was stopped
+  r  restart what is dead
+  d  edit one node's jobs      another job set: the others see it syncing, and after three rounds drifted
+  n  give it another's name    two nodes of one name are a conflict: Leader jobs run nowhere
+  m  mend both                 the jobs and names of before
+  g  grow to five nodes        new certificates, new peers on all: sizes differ for a moment, so nobody leads
   q  quit: end the daemons, remove the directory"""
 
 
@@ -107,7 +122,19 @@ class Demo:
         self._skips_due = 0.0
         self._following_due = time.monotonic() + TELL_SKIPS
         self._moved = False
+        self._views: dict[str, dict[str, Any]] = {}
+        self._seen: dict[str, str] = {}
+        self._leaderless = 0
         self.over = False
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """What can be done here, by key."""
+        return KEYS | (KEYS_OF_STORES if self._fleet.leases else KEYS_OF_PEERS)
+
+    @property
+    def _help(self) -> str:
+        return HELP_WITH_A_STORE if self._fleet.leases else HELP_OF_PEERS
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -116,17 +143,22 @@ class Demo:
         say = self._screen.say
         say(f"{len(self._fleet.nodes)} daemons, {self._fleet.store.title}", "1")
         for node in self._fleet.nodes:
-            say(f"  {node.name}  {node.url}/  {node.url}/cluster  {node.url}/jobs")
-            say(f"          config {node.config}   log {node.log}")
+            self._introduce(node)
         say(f"  the jobs are in {self._fleet.directory}/jobs.yaml, {self._fleet.store.where}")
         say("  one line a run: when it was due (UTC), where it ran and why: what that node says at /jobs/JOB/decisions")
         if self._fleet.leases:
             say(f"  the lease ttl is {TTL} s")
-        say(HELP)
+        say(self._help)
+
+    def _introduce(self, node: Node) -> None:
+        self._screen.say(f"  {node.name}  {node.url}/  {node.url}/cluster  {node.url}/jobs")
+        self._screen.say(f"          config {node.config}   log {node.log}")
 
     def look(self) -> None:
         """Print what is new."""
         self._look_at_leader()
+        if isinstance(self._fleet.store, Peers):
+            self._look_at_peers(self._fleet.store)
         self._look_at_runs()
         if time.monotonic() >= self._skips_due:
             self._skips_due = time.monotonic() + LOOK_AT_SKIPS
@@ -137,9 +169,14 @@ class Demo:
 
     def _look_at_leader(self) -> None:
         leader, term = None, ""
+        self._views.clear()
         for node in self._fleet.nodes:
             view = node.get("/cluster")
-            if view is not None and (view.get("is_leader") or self._owns(node, view)):
+            if view is None or "error" in view:
+                # Away, or between the election of before and the one of an edited section.
+                continue
+            self._views[node.name] = view
+            if not view.get("conflict") and (view.get("is_leader") or self._owns(node, view)):
                 leader, term = node, _term(view)
         if leader is None or leader.name == self._leader:
             return
@@ -153,6 +190,21 @@ class Demo:
         self._leader = leader.name
         if not self._invited:
             self._invite(leader)
+
+    def _look_at_peers(self, peers: Peers) -> None:
+        """Whom each node agrees with, when that changes; and that nobody leads, when that is no moment of doubt."""
+        for name, view in self._views.items():
+            text = _agreement(view, peers.peers_of(name))
+            if self._seen.get(name) != text:
+                self._seen[name] = text
+                self._screen.say(f"{datetime.now(UTC):%H:%M:%S}  {name}  sees  {text}")
+        conflict = any(view["conflict"] for view in self._views.values())
+        leads = any(view["quorate"] and not view["conflict"] for view in self._views.values())
+        self._leaderless = 0 if leads or not self._views else self._leaderless + 1
+        if self._leaderless == SURE:
+            self._screen.event(f"NOBODY LEADS: {'a conflict' if conflict else 'no quorum'}")
+            self._leader = None
+            self._runs_seen.clear()
 
     def _owns(self, node: Node, view: dict[str, Any]) -> bool:
         """Without one leader for all jobs, the leader of the demo is the node that owns its Leader job."""
@@ -246,6 +298,12 @@ class Demo:
             self._continue()
         elif verb == "restart":
             yield from self._restart()
+        elif verb in ("drift", "clash"):
+            self._spoil(verb)
+        elif verb == "mend":
+            self._mend()
+        elif verb == "grow":
+            self._grow()
         elif verb in ("away", "back"):
             self._screen.event("the store goes away" if verb == "away" else "the store comes back")
             self._move_store(verb == "away")
@@ -254,9 +312,44 @@ class Demo:
             self._tell_following()
             self.over = True
         elif verb == "help":
-            self._screen.say(HELP)
+            self._screen.say(self._help)
         else:
-            raise DemoError(f"there is no command {words!r}; known: wait, {', '.join(KEYS.values())}")
+            raise DemoError(f"there is no command {words!r}; known: wait, {', '.join(self.keys.values())}")
+
+    def _spoil(self, verb: str) -> None:
+        """Another job set, or the name of another node, for one that does not lead."""
+        if self._fleet.leases:
+            raise DemoError(f"{verb} shows what nodes see of each other, and here they see a store: --backend gossip")
+        living = [node for node in self._fleet.nodes if node.alive and not node.stopped]
+        others = [node for node in living if node.name != self._leader]
+        if len(living) < 2:
+            self._screen.event("no two living nodes: restart (r) first")
+            return
+        node, first = others[-1], living[0]
+        if verb == "drift":
+            self._screen.event(f"{node.name} has other jobs from now on")
+            self._fleet.write(node, jobs=OTHER_JOBS)
+        else:
+            self._screen.event(f"{node.name} goes by the name of {first.name} from now on")
+            self._fleet.write(node, called=first.name)
+        self._fleet.signal(node, signal.SIGHUP)
+
+    def _mend(self) -> None:
+        for node in self._fleet.nodes:
+            if self._fleet.write(node):
+                self._screen.event(f"{node.name} has its jobs and its name again")
+                self._fleet.signal(node, signal.SIGHUP)
+
+    def _grow(self) -> None:
+        if len(self._fleet.nodes) >= GROWN:
+            self._screen.event(f"there are {len(self._fleet.nodes)} nodes already")
+            return
+        new = self._fleet.grow(GROWN)
+        self._screen.event(
+            f"{len(self._fleet.nodes)} nodes from now on, {', '.join(node.name for node in new)} are new"
+        )
+        for node in new:
+            self._introduce(node)
 
     def _strike(self, number: signal.Signals) -> None:
         leader = next((node for node in self._fleet.nodes if node.name == self._leader), None)
@@ -292,11 +385,15 @@ class Demo:
                 yield from self._until(f"{node.name} to be ready", partial(_ready, node))
 
     def _wait(self, what: str) -> Iterator[None]:
-        """``wait 5``: seconds. ``wait leader``, ``wait moved``, ``wait run``: until that is so, or the demo fails."""
+        """``wait 5``: seconds. ``wait leader``, ``wait moved`` and so on: until it is so, or the demo fails."""
         conditions: dict[str, Callable[[], bool]] = {
             "leader": lambda: self._leader is not None,
             "moved": lambda: self._moved,
             "run": lambda: any(run.job == LEADER_JOB and run.node == self._leader for run in self._runs_seen),
+            "nobody": lambda: self._leaderless >= SURE,
+            "drifted": lambda: "drifted" in self._statuses(),
+            "conflict": lambda: any(view.get("conflict") for view in self._views.values()),
+            "agreed": self._all_agree,
         }
         if what in conditions:
             yield from self._until(what, conditions[what])
@@ -308,6 +405,14 @@ class Demo:
             raise DemoError(f"wait for what? {what!r} is neither seconds nor one of: {known}") from None
         while time.monotonic() < end:
             yield
+
+    def _statuses(self) -> list[str]:
+        return [peer["status"] for view in self._views.values() for peer in view["peers"]]
+
+    def _all_agree(self) -> bool:
+        count = len(self._fleet.nodes)
+        whole = len(self._views) == count and all(not view["conflict"] for view in self._views.values())
+        return whole and self._leader is not None and self._statuses() == ["agreed"] * (count * (count - 1))
 
     def _until(self, what: str, condition: Callable[[], bool]) -> Iterator[None]:
         deadline = time.monotonic() + CONDITION_DEADLINE
@@ -326,6 +431,15 @@ def _term(view: dict[str, Any]) -> str:
     if "leaseId" in lease:
         return f"lease {lease['leaseId']}"
     return f"fence {lease['fence']}" if lease.get("fence") else f"Lease {lease['namespace']}/{lease['name']}"
+
+
+def _agreement(view: dict[str, Any], names: dict[str, str]) -> str:
+    """What a node sees of the others, and what follows from it."""
+    seen = ", ".join(f"{names.get(peer['host'], peer['host'])} {peer['status']}" for peer in view["peers"])
+    conflicts = [*view["conflict_names"], *map(str, view["conflicting_sizes"]), *view["conflicting_policies"]]
+    if conflicts:
+        return f"{seen}: conflict ({', '.join(conflicts)})"
+    return seen if view["quorate"] else f"{seen}: no quorum"
 
 
 def decisions(node: Node, job: str) -> list[dict[str, Any]]:
@@ -375,7 +489,7 @@ def follow_keys(demo: Demo) -> None:
             key = os.read(sys.stdin.fileno(), 1).decode("ascii", "replace")
             if not key:
                 return
-            for _ in demo.command(KEYS.get(key.lower(), "help")):
+            for _ in demo.command(demo.keys.get(key.lower(), "help")):
                 demo.look()
                 time.sleep(TURN)
 
@@ -431,7 +545,7 @@ def main() -> int:
         if script is None and sys.stdin.isatty():
             follow_keys(demo)
         else:
-            play(demo, script or TOUR)
+            play(demo, script or (TOUR_OF_THREE_PEERS if not fleet.leases and options.nodes == 3 else TOUR))
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

@@ -21,6 +21,8 @@ MOST_NODES = 10
 FIRST_PORT = 8080
 BACKENDS = ("filesystem", "etcd", "gossip", "kubernetes")
 LEADER_JOB = "leader-every-second"
+OTHER_JOBS = "other-jobs.yaml"
+"""One job of it has another schedule, so that it is another job set."""
 JOBS = (LEADER_JOB, "prefer-every-5-seconds", "all-every-10-seconds")
 START_DEADLINE = 60.0
 STOP_DEADLINE = 10.0
@@ -55,9 +57,9 @@ jobs:
 _NODE = """\
 # {name}: who it is, where the lease lives, where its API listens.
 include:
-  - jobs.yaml
+  - {jobs}
 cluster:
-  nodeName: {name}
+  nodeName: {called}
 {section}web:
   listen:
     - http://127.0.0.1:{port}
@@ -114,14 +116,42 @@ class Fleet:
         self.runs.touch()
         names = [f"node-{chr(97 + i)}" for i in range(count)]
         self.store = self._make_store(backend, names, spread=spread)
-        (self.directory / "jobs.yaml").write_text(_JOBS.format(runs=self.runs), encoding="utf-8")
-        self.nodes = [
+        jobs = _JOBS.format(runs=self.runs)
+        (self.directory / "jobs.yaml").write_text(jobs, encoding="utf-8")
+        (self.directory / OTHER_JOBS).write_text(jobs.replace("*/5", "*/7"), encoding="utf-8")
+        self.nodes: list[Node] = []
+        self._add_nodes(names, free_ports(first_port, count))
+
+    def _add_nodes(self, names: list[str], ports: list[int]) -> None:
+        self.nodes += [
             Node(name, port, self.directory / f"{name}.yaml", self.directory / f"{name}.log")
-            for name, port in zip(names, free_ports(first_port, count), strict=True)
+            for name, port in zip(names, ports, strict=True)
         ]
         for node in self.nodes:
-            text = _NODE.format(name=node.name, section=self.store.section(node.name), port=node.port)
-            node.config.write_text(text, encoding="utf-8")
+            self.write(node)
+
+    def write(self, node: Node, *, called: str | None = None, jobs: str = "jobs.yaml") -> bool:
+        """The configuration of ``node``, which may go by another name or have other jobs; whether it is another one."""
+        section = self.store.section(node.name)
+        text = _NODE.format(name=node.name, called=called or node.name, jobs=jobs, section=section, port=node.port)
+        if node.config.exists() and node.config.read_text(encoding="utf-8") == text:
+            return False
+        node.config.write_text(text, encoding="utf-8")
+        return True
+
+    def grow(self, count: int) -> list[Node]:
+        """Nodes up to ``count`` in all, which are started; the others are told of them. Raises ``DemoError``."""
+        if not isinstance(self.store, Peers):
+            raise DemoError("only nodes that list each other have to be told of more: --backend gossip")
+        old, names = list(self.nodes), [f"node-{chr(97 + i)}" for i in range(len(self.nodes), count)]
+        self.store.add(dict(zip(names, free_ports(0, len(names)), strict=True)))
+        self._add_nodes(names, free_ports(0, len(names)))
+        for node in old:
+            self.signal(node, signal.SIGHUP)
+        new = self.nodes[len(old) :]
+        for node in new:
+            self.start(node)
+        return new
 
     def _make_store(self, backend: str, names: list[str], *, spread: bool) -> Store:
         if backend == "filesystem":

@@ -136,18 +136,32 @@ class Peers:
 
     def __init__(self, directory: Path, ports: Mapping[str, int], command: list[str], *, spread: bool) -> None:
         self.title = "each other" + (", a node for each job" if spread else "")
-        self._ports = ports
+        self._ports: dict[str, int] = {}
         self._papers = directory / "certs"
+        self._command = command
         self._spread = spread
+        self.add(ports)
+
+    def add(self, ports: Mapping[str, int]) -> None:
+        """So many more members, by name; the sections of all others are different ones now."""
         done = subprocess.run(
-            [*command, "certs", str(self._papers), *ports], capture_output=True, text=True, timeout=120, check=False
+            [*self._command, "certs", str(self._papers), *ports],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         if done.returncode:
             raise DemoError(f"no certificates: {done.stderr.strip()}")
+        self._ports |= ports
+
+    def peers_of(self, name: str) -> dict[str, str]:
+        """The other members' names, by the address that ``name`` asks them at."""
+        return {f"127.0.0.1:{port}": peer for peer, port in self._ports.items() if peer != name}
 
     def section(self, name: str) -> str:
         """See ``Store``."""
-        others = [f"    - host: 127.0.0.1:{port}\n" for peer, port in self._ports.items() if peer != name]
+        others = [f"    - host: {address}\n" for address in self.peers_of(name)]
         tls = f"{{ca: {self._papers}/ca.pem, cert: {self._papers}/{name}.pem, key: {self._papers}/{name}.key}}"
         return (
             f"  listen: 127.0.0.1:{self._ports[name]}\n  tls: {tls}\n  peers:\n{''.join(others)}"

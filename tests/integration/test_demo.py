@@ -185,6 +185,68 @@ def test_the_demo_peer_to_peer_moves_leadership_without_a_store(count: int, opti
     assert_nothing_is_left(done.stdout, count)
 
 
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="no openssl on this machine, which makes the certificates"
+)
+
+
+def of_peers(script: str) -> str:
+    """What the demo of three nodes that have only each other shows."""
+    done = scripted(script, "--backend", "gossip")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@needs_openssl
+def test_a_node_with_other_jobs_is_seen_as_drifted_until_it_has_them_again() -> None:
+    shown = of_peers("wait agreed; drift; wait drifted; mend; wait agreed; quit")
+    found = re.search(r"(node-[bc]) has other jobs", shown)
+    assert found is not None
+    name, spoilt, mended = found[1], found.start(), shown.index(f"{found[1]} has its jobs and its name again")
+    assert "node-a  sees  node-b agreed, node-c agreed\n" in shown[:spoilt]
+    assert re.search(rf"node-[abc]  sees  .*{name} drifted", shown[spoilt:mended])
+    assert re.search(rf"{name}  sees  .*: no quorum\n", shown[spoilt:mended])
+    assert "node-a  sees  node-b agreed, node-c agreed\n" in shown[mended:]
+    assert "NOBODY LEADS" not in shown, "two of three go on"
+    assert_nothing_is_left(shown)
+
+
+@needs_openssl
+def test_a_node_with_the_name_of_another_is_a_conflict_in_which_nobody_leads_until_it_has_its_own_again() -> None:
+    shown = of_peers("wait agreed; clash; wait conflict; wait nobody; mend; wait agreed; wait leader; quit")
+    spoilt, mended = shown.index("goes by the name of node-a"), shown.index("has its jobs and its name again")
+    assert re.search(r"node-a  sees  .*node-[bc] conflict.*: conflict \(node-a\)\n", shown[spoilt:mended])
+    assert "NOBODY LEADS: a conflict" in shown[spoilt:mended]
+    assert "LEADER is node-" in shown[mended:]
+    assert_nothing_is_left(shown)
+
+
+@needs_openssl
+def test_the_last_of_three_nodes_leads_nothing_until_another_one_is_back() -> None:
+    shown = of_peers("wait agreed; kill; wait moved; kill; wait nobody; restart; wait agreed; quit")
+    lost = shown.index("NOBODY LEADS: no quorum")
+    assert re.search(r"node-[abc]  sees  node-[ab] unreachable, node-[bc] unreachable: no quorum\n", shown[:lost])
+    assert "LEADER" in shown[lost + len("NOBODY LEADS") :]
+    assert_nothing_is_left(shown)
+
+
+@needs_openssl
+def test_three_nodes_grow_to_five_that_all_agree() -> None:
+    shown = of_peers("wait agreed; grow; wait agreed; grow; wait run; quit")
+    assert "*** 5 nodes from now on, node-d, node-e are new" in shown
+    assert "node-e  sees  node-a agreed, node-b agreed, node-c agreed, node-d agreed\n" in shown
+    assert "*** there are 5 nodes already" in shown
+    assert_nothing_is_left(shown, 5)
+
+
+def test_what_shows_peers_needs_some_and_each_way_to_elect_has_its_own_help() -> None:
+    done = scripted("drift")
+    assert done.returncode == 1
+    assert "drift shows what nodes see of each other, and here they see a store: --backend gossip" in done.stderr
+    assert "the ttl of its lease" in done.stdout
+    assert "edit one node's jobs" not in done.stdout
+
+
 def test_the_demo_over_an_apiserver_moves_leadership_and_makes_up_for_a_store_that_was_away() -> None:
     script = "wait run; kill; wait moved; wait run; away; wait 2; back; wait leader; wait run; quit"
     done = scripted(script, "--backend", "kubernetes")
