@@ -189,6 +189,8 @@ def _setup(
         seed=seed,
         kinds=kinds,
         ttl=_ttl(section, chosen),
+        renew_deadline=_own(section, chosen, "renewDeadlineSeconds") if chosen == "kubernetes" else None,
+        retry_period=_own(section, chosen, "retryPeriodSeconds") if chosen == "kubernetes" else None,
         connect_timeout=config.cluster.connect_timeout if config.cluster is not None else 10.0,
         window=float(window) if isinstance(window, int | float) else None,
         mode=Mode(str(given.get("mode", "all"))),
@@ -214,10 +216,15 @@ def _configured(cluster: ClusterConfig | None) -> str:
 
 def _ttl(section: Mapping[str, object], backend: str) -> float:
     """The ttl that the backend's own section asks for."""
+    value = _own(section, backend, "leaseDurationSeconds" if backend == "kubernetes" else "ttl")
+    return value if value is not None and value >= 3 else 15.0
+
+
+def _own(section: Mapping[str, object], backend: str, key: str) -> float | None:
+    """A number of the backend's own section."""
     own = section.get(backend)
-    key = "leaseDurationSeconds" if backend == "kubernetes" else "ttl"
     value = own.get(key) if isinstance(own, Mapping) else None
-    return float(value) if isinstance(value, int | float) and value >= 3 else 15.0
+    return float(value) if isinstance(value, int | float) else None
 
 
 # -- the report -------------------------------------------------------------------------------------------------------

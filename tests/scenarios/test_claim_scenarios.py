@@ -325,6 +325,7 @@ ELSEWHERE = {
 }
 """Rules that are not about the log alone, and where the double start or the loss is shown that each of them closes."""
 
+
 def test_there_is_a_story_for_each_rule() -> None:
     here = Path(__file__).parent
     # Those of the lease itself are among its stories.

@@ -35,31 +35,33 @@ class Flavour:
         return 2 * self.timing.ttl + self.timing.renew_every + CHALLENGER_MARGIN
 
 
-def _filesystem(ttl: Seconds, connect_timeout: Seconds) -> Flavour:
+def _filesystem(ttl: Seconds, connect_timeout: Seconds, deadline: Seconds | None, retry: Seconds | None) -> Flavour:
     timing = LeaseTiming.for_ttl(ttl, connect_timeout)
     return Flavour("filesystem", timing, ttl + 1 + max(1.0, ttl / 3), wall_expiry=True)
 
 
-def _etcd(ttl: Seconds, connect_timeout: Seconds) -> Flavour:
+def _etcd(ttl: Seconds, connect_timeout: Seconds, deadline: Seconds | None, retry: Seconds | None) -> Flavour:
     base = LeaseTiming.for_ttl(ttl, connect_timeout)
     timing = replace(base, op_timeout=base.round_deadline, watch=base.renew_every)
     return Flavour("etcd", timing, ttl + 2, expires_itself=True, polls=False)
 
 
-def _kubernetes(ttl: Seconds, connect_timeout: Seconds) -> Flavour:
+def _kubernetes(ttl: Seconds, connect_timeout: Seconds, deadline: Seconds | None, retry: Seconds | None) -> Flavour:
     # leaseDurationSeconds 15, renewDeadlineSeconds 10, retryPeriodSeconds 2, in these proportions (reference 3.4).
-    retry = ttl * 2 / 15
+    deadline = ttl * 2 / 3 if deadline is None else deadline
+    retry = ttl * 2 / 15 if retry is None else retry
     timing = LeaseTiming(
         ttl=ttl,
         renew_every=retry,
-        round_deadline=ttl * 2 / 3,
-        op_timeout=min(connect_timeout, ttl / 3),
-        poll=retry,
+        round_deadline=deadline,
+        op_timeout=deadline,
+        poll=min(0.3, retry),
+        watch=min(2 * retry + 1, deadline),
     )
-    return Flavour("kubernetes", timing, ttl + 1.2 * retry, holds_all=True)
+    return Flavour("kubernetes", timing, ttl + 1.2 * retry, polls=False, holds_all=True)
 
 
 FLAVOURS: Final = MappingProxyType({"filesystem": _filesystem, "etcd": _etcd, "kubernetes": _kubernetes})
-"""Backend to what makes its flavour of a ttl and a connect timeout."""
+"""Backend to what makes its flavour: of a ttl, a connect timeout, and if it has them a renewal's deadline and period."""
 
 DEFAULT_TTL: Final[Mapping[str, Seconds]] = MappingProxyType({"filesystem": 15.0, "etcd": 15.0, "kubernetes": 15.0})

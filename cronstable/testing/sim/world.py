@@ -37,7 +37,8 @@ CALM = 0.25
 class Setup:
     """What is simulated. ``backend``: a name of ``FLAVOURS``, or ``none``. Times in seconds.
 
-    ``ttls``: one for each node that has another one than ``ttl``. ``window`` None: what ``auto`` stands for.
+    ``ttls``: one for each node that has another one than ``ttl``. ``renew_deadline``, ``retry_period``: of kubernetes;
+    None: in proportion to the ttl. ``window`` None: what ``auto`` stands for.
     ``every``: from one fault to the next, on average; ``spell``: from one bad spell to the next, each of up to so many
     faults. ``span``: from one calm to the next. ``run_seconds``: how long a run takes, on average; ``failing``:
     which part of them fails. ``coarse``: an idle node looks less often than it really would, and a waiting one watches,
@@ -54,6 +55,8 @@ class Setup:
     ttl: Seconds = 15.0
     ttls: Mapping[int, Seconds] = field(default_factory=dict)
     connect_timeout: Seconds = 10.0
+    renew_deadline: Seconds | None = None
+    retry_period: Seconds | None = None
     window: Seconds | None = None
     mode: Mode = Mode.ALL
     limit: int = 100
@@ -110,7 +113,7 @@ class World:
         self.jobs: Mapping[str, Job] = {job.name: job for job in setup.jobs if job.options.enabled}
         self.elects = setup.backend != "none"
         self.flavour: Flavour = FLAVOURS[setup.backend if self.elects else "filesystem"](
-            setup.ttl, setup.connect_timeout
+            setup.ttl, setup.connect_timeout, setup.renew_deadline, setup.retry_period
         )
         window = setup.window
         self.window = auto_window(self.flavour.worst_handover) if window is None else window
@@ -142,7 +145,7 @@ class World:
             ttl = self.setup.ttls.get(index)
             timing = self.flavour.timing
             if ttl is not None:
-                timing = FLAVOURS[self.flavour.name](ttl, self.setup.connect_timeout).timing
+                timing = FLAVOURS[self.flavour.name](ttl, self.setup.connect_timeout, None, None).timing
             poll = min(timing.poll, WATCHED) if self.setup.coarse else timing.poll
             self._timings[index] = replace(timing, watch=self.watch, poll=poll)
         return self._timings[index]

@@ -124,3 +124,14 @@ def test_a_month_of_a_year_can_be_seen_again(config: Path) -> None:
     again = next(line for line in done.output.splitlines() if "again: " in line)
     for text in ("--hours 1.752 --seed 0/1", "--fault-spell 3", "--failing 0.5", "--from 2026-03-01T00:00:00Z"):
         assert text in again
+
+
+def test_the_times_of_a_kubernetes_section_are_those_of_the_simulation(tmp_path: Path) -> None:
+    path, logs = tmp_path / "k8s.yaml", []
+    for times in ("", "renewDeadlineSeconds: 4, retryPeriodSeconds: 1, "):
+        log = tmp_path / "events.log"
+        path.write_text(f"cluster: {{backend: kubernetes, kubernetes: {{{times}leaseDurationSeconds: 15}}}}\n{JOBS}")
+        done = simulate(path, *STORM, "--log", str(log))
+        assert done.return_value == 0, done.output
+        logs.append(log.read_text())
+    assert logs[0] != logs[1]

@@ -22,7 +22,7 @@ FIRST = {
     "unknown-counts-as-lost": 9,
     "fenced-counts-as-won": 3,
     "carries-its-old-fence": 82,
-    "fence-by-the-clock": 61,
+    "fence-by-the-clock": 180,
     "store-fence-dies-with-the-lease": 19,
     "store-says-won-for-taken": 3,
     "rerun-with-the-same-number": 7,
