@@ -62,6 +62,6 @@ def _kubernetes(ttl: Seconds, connect_timeout: Seconds, deadline: Seconds | None
 
 
 FLAVOURS: Final = MappingProxyType({"filesystem": _filesystem, "etcd": _etcd, "kubernetes": _kubernetes})
-"""Backend to what makes its flavour: of a ttl, a connect timeout, and if it has them a renewal's deadline and period."""
+"""Backend to what makes its flavour: of a ttl, a connect timeout, and a renewal's deadline and period."""
 
 DEFAULT_TTL: Final[Mapping[str, Seconds]] = MappingProxyType({"filesystem": 15.0, "etcd": 15.0, "kubernetes": 15.0})
