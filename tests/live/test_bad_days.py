@@ -105,16 +105,14 @@ def test_a_reload_that_is_asked_for_while_the_daemon_starts_does_not_end_it(
 
 
 def test_thousands_of_half_open_connections_cost_no_run_and_who_is_connected_is_answered(
-    waiting: Wait, tmp_path: Path
+    waiting: Wait, tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
     descriptors, strangers = 256, 2000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2 * strangers:
         pytest.skip(f"this process may open {hard} files, and the test needs {2 * strangers}")
     out, log, config = tmp_path / "out", tmp_path / "log", tmp_path / "c.yaml"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     config.write_text(
         f"web:\n  listen: ['http://127.0.0.1:{port}']\n"
         f"jobs:\n- name: tick\n  command: 'echo $CRONSTABLE_SCHEDULED_AT >> {out}; echo said'\n"
