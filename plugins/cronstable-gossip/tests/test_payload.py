@@ -297,7 +297,7 @@ def hear(node: Node, now: float, answer: Any, figures: Any) -> None:
     node.called(report.instance_id or "i", now)
     assert node.view(now).cluster_size <= 3
     assert parse(build(node.report(now, report.summaries), now).content).node_name == "a"
-    nodes = fleet(own_entry("a", "a:1", now, {}, truncated=False), node.peers)
+    nodes = fleet(own_entry("a", "a:1", now, {}, truncated=False), node.peers, now)
     assert json.dumps([dict(entry) for entry in nodes], allow_nan=False).encode()
 
 
