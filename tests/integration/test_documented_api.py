@@ -91,9 +91,9 @@ def test_a_documented_answer_has_the_keys_of_a_real_one(port: int, path: str, te
     assert keys(real) == keys(documented)
 
 
-def test_seven_answers_are_documented_in_full() -> None:
+def test_eight_answers_are_documented_in_full() -> None:
     of_a_job = ["/jobs/{name}", "/jobs/{name}/runs", "/jobs/{name}/decisions"]
-    assert [path for path, _ in ANSWERS] == [*of_a_job, "/cluster", "/fleet", "/node", "/summary"]
+    assert [path for path, _ in ANSWERS] == [*of_a_job, "/activity", "/cluster", "/fleet", "/node", "/summary"]
 
 
 def test_a_daemon_without_a_token_refuses_to_be_shut_down_over_http(port: int) -> None:

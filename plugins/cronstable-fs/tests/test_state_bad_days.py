@@ -189,14 +189,15 @@ def test_a_root_that_was_removed_is_made_anew_by_open_and_by_nothing_else(bench:
     assert bench.read() == ["3"]
 
 
-def test_a_directory_that_another_host_made_at_the_same_moment_is_no_failure(bench: Bench) -> None:
+@pytest.mark.parametrize("number", [errno.EEXIST, errno.ESTALE], ids=errno.errorcode.get)
+def test_a_directory_that_another_host_made_at_the_same_moment_is_no_failure(bench: Bench, number: int) -> None:
     shutil.rmtree(bench.root)
     real, times = bench.node.disk.real.makedirs, iter(range(99))
 
     def told(path: str, mode: int = 0o700) -> None:
         real(path, mode)
         if next(times) < 2:
-            raise FileExistsError(errno.EEXIST, "File exists", path)
+            raise OSError(number, os.strerror(number), path)
 
     bench.node.disk.real.makedirs = told
     bench.open()

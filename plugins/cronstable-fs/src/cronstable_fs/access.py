@@ -118,7 +118,11 @@ class Access:
         self._made = True
 
     def _make(self, directory: str) -> None:
-        """Several hosts may begin at once: one that is told "exists" may still remember that there was nothing."""
+        """Several hosts may begin at once.
+
+        One that is told "exists" may still remember that there was nothing, and one on its way down may remember a
+        directory from before another host made it anew.
+        """
         for last in (False,) * (disk.STALE_RETRIES - 1) + (True,):
             try:
                 self._host.fs.makedirs(directory, 0o700)
@@ -126,6 +130,9 @@ class Access:
             except FileExistsError:
                 if last:
                     self._host.fs.listdir(directory)
+            except OSError as error:
+                if error.errno != errno.ESTALE or last:
+                    raise
 
     def restore_directories(self) -> None:
         """Put back what somebody removed, but never the root: that is gone when the share is not mounted.
