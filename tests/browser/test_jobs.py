@@ -285,6 +285,23 @@ def test_an_incident_is_one_line_with_the_output_and_is_copied_as_markdown(daemo
     expect(page.get_by_text("Nothing fails.")).to_be_visible()
 
 
+def test_an_incident_that_cannot_be_looked_into_is_not_called_fine(
+    daemons: Any, open_page: Any, complaints: Any
+) -> None:
+    complaints.expected = ("ERR_FAILED",)
+    node = daemons({"name": "bad", "command": "exit 3"}, name="dark")
+    node.wait_until_ready()
+    page = open_page(node.url)
+    row(page, "bad").get_by_role("button", name="Run").click()
+    expect(row(page, "bad")).to_contain_text("ago")
+    lost = "**/jobs/bad/runs"
+    page.route(lost, lambda route: route.abort())
+    page.get_by_role("link", name="Incidents").click()
+    expect(page.locator("#main .big")).to_have_text("1 job fails; more is not known: the node cannot be reached")
+    page.unroute(lost)
+    expect(page.locator("#main .big")).to_have_text(re.compile(r"^bad fails, with exit 3, since "))
+
+
 def test_the_schedule_shows_what_comes_how_full_it_is_and_the_week(daemons: Any, open_page: Any) -> None:
     hourly, name = {"schedule": "17 * * * *"}, 'a, "b"; c\\d'
     node = daemons(
@@ -307,6 +324,29 @@ def test_the_schedule_shows_what_comes_how_full_it_is_and_the_week(daemons: Any,
     assert given.value.path().read_text("utf-8").startswith("BEGIN:VCALENDAR")
     plan.locator("tbody").get_by_role("button", name=name, exact=True).click()
     expect(page.locator("#drawer h2")).to_have_text(name)
+
+
+WEEK = """async () => {
+    (await import("/ui/format.js")).useUtc(false);
+    return (await import("/ui/planning.js")).weekOf([], 200).days.map(([day]) => day);
+}"""
+
+
+@pytest.mark.parametrize(
+    ("at", "first", "last"),
+    [("2027-03-27T22:30:00Z", 27, "2027-04-02"), ("2027-10-29T22:30:00Z", 30, "2027-11-05")],
+    ids=["forward", "back"],
+)
+def test_a_week_has_seven_days_also_when_clocks_change(
+    node: Any, open_page: Any, at: str, first: int, last: str
+) -> None:
+    page = open_page(node.url, zone="Europe/Berlin")
+    page.clock.set_fixed_time(at)
+    days = page.evaluate(WEEK)
+    assert len(days) == len(set(days)) == 7
+    assert int(days[0][-2:]) == first
+    assert int(days[1][-2:]) == first + 1
+    assert days[-1] == last
 
 
 def test_what_a_run_took_is_drawn(daemons: Any, open_page: Any) -> None:

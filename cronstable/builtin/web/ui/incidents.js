@@ -10,6 +10,7 @@ import { chip } from "./table.js";
 const MOST = 20; // failing jobs that are looked into, those that failed last first
 const EACH = 10; // lines that are kept of one
 const LINES = 60; // lines of all of them
+const REMEMBERED = 20; // rows that a node without a state store has of a job: more may have been before them
 const READ = 5_000; // ms that one's output gets to be read
 
 export class IncidentsView {
@@ -48,9 +49,14 @@ export class IncidentsView {
     if (key === this.#key || this.#busy) return;
     this.#key = key;
     this.#busy = true;
-    this.#look(failing).finally(() => {
+    this.#look(failing).then(() => {
       this.#busy = false;
       if (this.verdict.isConnected) this.refresh("jobs");
+    }, (error) => {
+      // What is not known is not fine. Asked again when the page hears of anything the next time.
+      this.#busy = false;
+      this.#key = null;
+      text(this.verdict, `${failing.length === 1 ? "1 job fails" : `${failing.length} jobs fail`}; more is not known: ${error.message}`);
     });
   }
 
@@ -66,8 +72,11 @@ export class IncidentsView {
   async #look(failing) {
     const found = [];
     for (const { name } of failing.slice(0, MOST)) {
-      const rows = await this.#api.get(jobPath(name, "/runs")).then(({ runs }) => runs).catch(() => []);
-      const one = incident(name, rows);
+      const { runs } = await this.#api.get(jobPath(name, "/runs")).catch((error) => {
+        if (error.status === 404) return { runs: [] }; // it was taken out of the configuration meanwhile
+        throw error;
+      });
+      const one = incident(name, runs);
       if (one) found.push(one);
     }
     this.#found = found;
@@ -130,7 +139,7 @@ export function incident(name, rows) {
   const streak = end < 0 ? verdicts : verdicts.slice(0, end);
   if (!streak.length) return null;
   const first = streak.at(-1);
-  return { name, last: streak[0], since: first.started_at ?? first.finished_at, earlier: end < 0 && rows.length >= 100, count: streak.length, tail: [] };
+  return { name, last: streak[0], since: first.started_at ?? first.finished_at, earlier: end < 0 && rows.length >= REMEMBERED, count: streak.length, tail: [] };
 }
 
 /** One line for all of them. `more`: failing jobs that were not looked into. */

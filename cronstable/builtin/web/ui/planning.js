@@ -156,7 +156,8 @@ export function weekOf(events, often) {
   const counts = new Map();
   for (const [name] of events) counts.set(name, (counts.get(name) ?? 0) + 1);
   const days = new Map();
-  for (let day = 0; day < DAYS; day += 1) days.set(when(now() + day * DAY).slice(0, 10), new Map());
+  // In steps of less than a day: one in which clocks change has 23 hours, or 25.
+  for (let at = now(); days.size < DAYS; at += DAY / 4) days.set(when(at).slice(0, 10), new Map());
   for (const [name, at] of events) {
     const day = days.get(when(at).slice(0, 10));
     if (day && counts.get(name) < often) day.set(name, [...(day.get(name) ?? []), at]);

@@ -93,10 +93,10 @@ def make(settings: KubernetesSettings) -> Loaded:
             config.load_kube_config(config_file=settings.kubeconfig, client_configuration=configuration)
         else:
             config.load_incluster_config(client_configuration=configuration)
+        pool = api.ApiClient(configuration).rest_client.pool_manager
     except Exception as error:  # noqa: BLE001 - see below
         # The package raises what it likes; its texts name files, and programs that failed.
         raise PluginError(f"cluster.kubernetes: the client library found no credentials: {_brief(error)}") from None
-    pool = api.ApiClient(configuration).rest_client.pool_manager
     return Loaded(cast("_Pool", pool), cast("_Configuration", configuration), seen)
 
 
